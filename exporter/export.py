@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trigraph.exporter.graphs.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
-HNORMS = ("whole", "streams")
+TOWER_ACTIVATIONS = "float32"
 DRAFT_VOCAB = 65536
 """Token ids that a draft chooses from: low ids are the frequent merges, and a draft reads a row of weights for each."""
 _SIDE_HEADER_BYTES = 1 << 16
@@ -63,11 +63,6 @@ class ExportOptions:
     """Context extension: "yarn:FACTOR", or "none"; as the file says unless given."""
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
-    hnorm: str = "whole"
-    """How the MTP head of a model with residual streams norms what it reads: "whole", all streams as one row, or
-    "streams", each by itself. Engines differ; drafts are right more often one way, and texts are the same."""
-    tower_activations: str = "float32"
-    """The same of the vision tower's products, of which those of Q8_0 weights can have int8; float32 if portable."""
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
     system cannot link it; the manifest's `weights_folder` tells."""
@@ -78,11 +73,6 @@ class ExportOptions:
     def activation_kind(self) -> str:
         """The kind of activations that the graphs will have."""
         return "float32" if self.portable else self.activations or "int8"
-
-    @property
-    def tower_activation_kind(self) -> str:
-        """The kind that the vision tower's graph will have."""
-        return "float32" if self.portable else self.tower_activations
 
 
 def export(
@@ -141,7 +131,7 @@ def export(
             portable=options.portable,
             notices=tuple(map(one_line, notices + weights.notices())),
             sampling=sampling,
-            images=None if tower is None else _images(tower, placement.locations[tower.file.paths[0]], options),
+            images=None if tower is None else _images(tower, placement.locations[tower.file.paths[0]]),
         )
         manifest.write(folder)
     return manifest
@@ -159,8 +149,8 @@ def _tower(model: Model, mmproj: Path | None) -> tuple[Tower | None, tuple[str, 
     return tower, tuple(f"images cannot be read: {reason}" for reason in reasons)
 
 
-def _images(tower: Tower, location: str, options: ExportOptions) -> ImageInput:
-    return ImageInput(tower.config, location, options.tower_activation_kind)
+def _images(tower: Tower, location: str) -> ImageInput:
+    return ImageInput(tower.config, location, TOWER_ACTIVATIONS)
 
 
 def _portable_notices(model: Model, options: ExportOptions) -> tuple[str, ...]:
@@ -193,8 +183,8 @@ def _write_graphs(
     state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
         graph = GraphBuilder(name, version)
-        activations = options.tower_activation_kind if name == "vision" else options.activation_kind
-        build(Network(graph, config, weights, state, activations, sections, options.hnorm == "streams"))
+        activations = TOWER_ACTIVATIONS if name == "vision" else options.activation_kind
+        build(Network(graph, config, weights, state, activations, sections))
         proto = graph.proto()
         if options.portable:
             add_bodies(proto)
@@ -227,8 +217,6 @@ def _check_options(options: ExportOptions, config: ModelConfig) -> None:
     for name, value, known in (
         ("kv-type", options.kv_type, tuple(KV_TYPES)),
         ("activations", options.activation_kind, ACTIVATIONS),
-        ("hnorm", options.hnorm, HNORMS),
-        ("tower-activations", options.tower_activations, ACTIVATIONS),
         ("weights", options.weights, MODES),
     ):
         if value not in known:

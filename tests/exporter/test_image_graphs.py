@@ -140,30 +140,6 @@ def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None
             assert difference(rows, theirs) < EMBEDDINGS
 
 
-@pytest.mark.slow
-def test_int8_towers(seeing: SeeingPackages) -> None:
-    """Q8_0 weights times int8 activations: near the float32 tower, not equal to it, and images tell the two apart."""
-    pixels = picture((9, 7))
-    plain, fast = (seeing("tiny-dense", "F32", "Q8_0", tower_activations=kind) for kind in ("float32", "int8"))
-    rows, digests = [], []
-    for folder in (plain, fast, seeing("tiny-dense", "F32", "Q8_0", tower_activations="int8", portable=True)):
-        with load(folder, context=256, threads=1) as engine:
-            vision = engine.model.vision
-            assert vision is not None
-            (placed,) = vision.placed(prompt_of(pixels))
-            rows.append(vision.rows(placed, pixels))
-            digests.append(placed.digest)
-    assert 1e-4 < rms(rows[1] - rows[0]) / rms(rows[0]) < 0.05
-    assert difference(rows[2], rows[0]) == 0, "bodies have float32"
-    assert digests[0] == digests[2] != digests[1]
-    manifests = [read_manifest(folder).images for folder in (plain, fast)]
-    assert [images.activations for images in manifests if images] == ["float32", "int8"]
-
-
-def rms(x: npt.NDArray[np.float32]) -> float:
-    return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
-
-
 def of_transformers(tower: Tower, pictures: list[ResizedImage]) -> list[npt.NDArray[np.float32]]:
     """Rows of images by its tower, whose memory is free afterwards."""
     oracle = load_tower(tower)

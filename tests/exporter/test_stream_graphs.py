@@ -235,12 +235,11 @@ def _first_draft(steps: Steps) -> bytes:
     return steps.draft([sequence], [4]).logits.tobytes()
 
 
-@pytest.mark.parametrize("hnorm", ["whole", "streams"])
-def test_drafts(source: Path, text: Any, tmp_path: Path, hnorm: str) -> None:
-    """Chains behind a prefill, and behind verifies whose rows the head has not seen; both ways to norm streams."""
-    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32", hnorm=hnorm))
+def test_drafts(source: Path, text: Any, tmp_path: Path) -> None:
+    """Chains behind a prefill, and behind verifies whose rows the head has not seen."""
+    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32"))
     steps = load(tmp_path / "package", context=100, device="cpu").steps
-    (tokens, hidden, _), reference = text, StreamReference(open_model(source), whole_hnorm=hnorm == "whole")
+    (tokens, hidden, _), reference = text, StreamReference(open_model(source))
     sequence = steps.new_sequence()
     steps.prefill([sequence], [tokens[:50]])
     for end in (50, 52, 60):
@@ -254,11 +253,6 @@ def test_drafts(source: Path, text: Any, tmp_path: Path, hnorm: str) -> None:
             assert found.tokens.tolist() == drafts[index : index + 1].tolist()
             close(found.logits[0], logits[index])
             found = steps.draft_more([sequence], found.tokens.tolist(), found.hidden)
-
-
-def test_other_norms_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrigraphError, match="hnorm is 'half', expected one of whole, streams"):
-        export(source, tmp_path / "package", ExportOptions(hnorm="half"))
 
 
 def test_no_tower(source: Path, tmp_path: Path) -> None:
