@@ -67,7 +67,8 @@ class ExportOptions:
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
     system cannot link it; the manifest's `weights_folder` tells."""
     portable: bool = False
-    """Whether graphs carry function bodies, for hosts without the operator library; activations are float32 then."""
+    """Whether graphs carry function bodies, for hosts without the operator library: of text, with one residual stream,
+    float32 activations, and keys and values that are numbers."""
 
     @property
     def activation_kind(self) -> str:
@@ -94,7 +95,7 @@ def export(
     source, out = Path(source), Path(os.path.abspath(out))
     model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
     _check_options(options, model.config)
-    tower, unusable = _tower(model, options.mmproj)
+    tower, unusable = _tower(model, options)
     notices = model.notices + unusable + (_portable_notices(model, options) if options.portable else ())
     files = _weight_files(model, tower)
     check_target(out, list(files), replace=replace)
@@ -141,11 +142,13 @@ def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens,
     return tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata), suggested_sampling(metadata)
 
 
-def _tower(model: Model, mmproj: Path | None) -> tuple[Tower | None, tuple[str, ...]]:
+def _tower(model: Model, options: ExportOptions) -> tuple[Tower | None, tuple[str, ...]]:
     """The model's vision tower, and why what might be one is none."""
-    if mmproj is not None:
-        return open_tower(mmproj, model.config), ()
+    if options.mmproj is not None:
+        return open_tower(options.mmproj, model.config), ()
     tower, reasons = find_tower(model)
+    if options.portable and tower is not None:
+        tower, reasons = None, ("portable packages are for text alone",)
     return tower, tuple(f"images cannot be read: {reason}" for reason in reasons)
 
 
@@ -213,7 +216,23 @@ def _extended(model: Model, rope_scaling: str | None) -> Model:
     return dataclasses.replace(model, config=dataclasses.replace(config, rope_scaling=scaling, context_length=length))
 
 
+def _check_portable(options: ExportOptions, config: ModelConfig) -> None:
+    """Raises TrigraphError for what has no function bodies."""
+    for unusable, what in (
+        (config.streams is not None, "the model has residual streams"),
+        (options.kv_type == "q8_0", "kv-type is q8_0"),
+        (options.mmproj is not None, "mmproj names a vision tower"),
+    ):
+        if unusable:
+            raise TrigraphError(
+                f"{what}: portable packages, which run without the operator library, have text alone, one residual "
+                "stream, and keys and values of type f16 or f32; leave that out, or export without portable"
+            )
+
+
 def _check_options(options: ExportOptions, config: ModelConfig) -> None:
+    if options.portable:
+        _check_portable(options, config)
     for name, value, known in (
         ("kv-type", options.kv_type, tuple(KV_TYPES)),
         ("activations", options.activation_kind, ACTIVATIONS),

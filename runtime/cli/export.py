@@ -53,7 +53,8 @@ def export(
         bool, typer.Option("--reference", help="Refer to the GGUF file where it is instead of hard-linking it.")
     ] = False,
     portable: Annotated[
-        bool, typer.Option("--portable", help="Add function bodies: the graphs run, slowly, without the library, too.")
+        bool,
+        typer.Option("--portable", help="Add function bodies, so that text runs without the library, slowly."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
 ) -> None:
