@@ -193,9 +193,7 @@ class Reference:
         positions: Positions | None = None,
     ) -> tuple[Array, Array]:
         """Hidden states after the output norm [T, hidden] and logits [T, vocab]."""
-        state = State() if state is None else state
-        x = self._embed(self._tensor(names.TOKEN_EMBD), tokens, image_rows)
-        turn = self._advance(len(x), state, positions)
+        state, x, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, image_rows, positions)
         for layer, recurrent in enumerate(self.config.recurrent):
             x = self._block(layer, recurrent, x, state, turn)
         hidden = rms_norm(x, self._tensor(names.OUTPUT_NORM), self.config.rms_eps)
@@ -210,24 +208,16 @@ class Reference:
         image_rows: Array | None = None,
         positions: Positions | None = None,
     ) -> tuple[Array, Array]:
-        """The MTP head: its hidden states after the head's norm [T, hidden], and logits [T, vocab].
+        """The MTP head: its hidden rows after the head's norm, as those of `trunk`, and logits [T, vocab].
 
-        `previous` [T, hidden] is the hidden state of the token before each: the trunk's (zeros before the first token
-        of a sequence), or the head's own where drafts are chained.
+        `previous` is the hidden row of the token before each: the trunk's (zeros before the first token of a sequence),
+        or the head's own where drafts are chained.
         """
         if not self.config.mtp_layers:
             raise TrigraphError(f"{self.model.file.paths[0]}: has no MTP head; give the file that holds it")
-        state = State() if state is None else state
-        layer, eps = self.config.trunk_layers, self.config.rms_eps
-        w = self._block_weights(layer)
-        table = self._first(names.in_block(layer, names.NEXTN_EMBED_TOKENS), names.TOKEN_EMBD)
-        embedding = self._embed(table, tokens, image_rows)
-        pair = [rms_norm(embedding, w(names.NEXTN_ENORM), eps), rms_norm(previous, w(names.NEXTN_HNORM), eps)]
-        x = np.concatenate(pair, axis=-1) @ w(names.NEXTN_EH_PROJ).T
-        x = self._block(layer, False, x, state, self._advance(len(x), state, positions))
-        norm = self._first(names.in_block(layer, names.NEXTN_SHARED_HEAD_NORM), names.OUTPUT_NORM)
-        hidden = rms_norm(x, norm, eps)
-        return hidden, hidden @ self._output(names.in_block(layer, names.NEXTN_SHARED_HEAD_HEAD)).T
+        table = self._first(names.in_block(self.config.trunk_layers, names.NEXTN_EMBED_TOKENS), names.TOKEN_EMBD)
+        state, embedded, turn = self._begin(table, tokens, state, image_rows, positions)
+        return self._head(embedded, previous, state, turn)
 
     def draft(
         self, tokens: Tokens, previous: Array, count: int, state: State | None = None
@@ -246,6 +236,28 @@ class Reference:
             rows.append(logits[-1])
         all_logits = np.stack(rows[:count])
         return all_logits.argmax(axis=-1), all_logits
+
+    def _begin(
+        self,
+        table: Array,
+        tokens: Tokens,
+        state: State | None,
+        image_rows: Array | None,
+        positions: Positions | None,
+    ) -> tuple[State, Array, Rotation]:
+        """The state that the tokens advance, their embeddings, and their rotation."""
+        own = State() if state is None else state
+        return own, self._embed(table, tokens, image_rows), self._advance(len(tokens), own, positions)
+
+    def _head(self, embedded: Array, previous: Array, state: State, turn: Rotation) -> tuple[Array, Array]:
+        layer, eps = self.config.trunk_layers, self.config.rms_eps
+        w = self._block_weights(layer)
+        pair = [rms_norm(embedded, w(names.NEXTN_ENORM), eps), rms_norm(previous, w(names.NEXTN_HNORM), eps)]
+        x = np.concatenate(pair, axis=-1) @ w(names.NEXTN_EH_PROJ).T
+        x = self._block(layer, False, x, state, turn)
+        norm = self._first(names.in_block(layer, names.NEXTN_SHARED_HEAD_NORM), names.OUTPUT_NORM)
+        hidden = rms_norm(x, norm, eps)
+        return hidden, hidden @ self._output(names.in_block(layer, names.NEXTN_SHARED_HEAD_HEAD)).T
 
     def _embed(self, table: Array, tokens: Tokens, image_rows: Array | None) -> Array:
         ids = np.asarray(tokens)
