@@ -23,6 +23,8 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
 Positions: TypeAlias = npt.NDArray[np.int64]
 """Of T tokens, by axis (time, row, column): [3, T]. Text has three equal ones."""
+Shown: TypeAlias = tuple[Array | None, Positions | None]
+"""Rows of images, and positions, of tokens that are not text alone."""
 Rotation: TypeAlias = tuple[Array, Array]
 """Cosines and sines of rotary pairs, for each token."""
 Weights: TypeAlias = Callable[[str], Array]
@@ -193,7 +195,7 @@ class Reference:
         positions: Positions | None = None,
     ) -> tuple[Array, Array]:
         """Hidden states after the output norm [T, hidden] and logits [T, vocab]."""
-        state, x, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, image_rows, positions)
+        state, x, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, (image_rows, positions))
         for layer, recurrent in enumerate(self.config.recurrent):
             x = self._block(layer, recurrent, x, state, turn)
         hidden = rms_norm(x, self._tensor(names.OUTPUT_NORM), self.config.rms_eps)
@@ -216,7 +218,7 @@ class Reference:
         if not self.config.mtp_layers:
             raise TrigraphError(f"{self.model.file.paths[0]}: has no MTP head; give the file that holds it")
         table = self._first(names.in_block(self.config.trunk_layers, names.NEXTN_EMBED_TOKENS), names.TOKEN_EMBD)
-        state, embedded, turn = self._begin(table, tokens, state, image_rows, positions)
+        state, embedded, turn = self._begin(table, tokens, state, (image_rows, positions))
         return self._head(embedded, previous, state, turn)
 
     def draft(
@@ -237,16 +239,9 @@ class Reference:
         all_logits = np.stack(rows[:count])
         return all_logits.argmax(axis=-1), all_logits
 
-    def _begin(
-        self,
-        table: Array,
-        tokens: Tokens,
-        state: State | None,
-        image_rows: Array | None,
-        positions: Positions | None,
-    ) -> tuple[State, Array, Rotation]:
+    def _begin(self, table: Array, tokens: Tokens, state: State | None, shown: Shown) -> tuple[State, Array, Rotation]:
         """The state that the tokens advance, their embeddings, and their rotation."""
-        own = State() if state is None else state
+        own, (image_rows, positions) = State() if state is None else state, shown
         return own, self._embed(table, tokens, image_rows), self._advance(len(tokens), own, positions)
 
     def _head(self, embedded: Array, previous: Array, state: State, turn: Rotation) -> tuple[Array, Array]:

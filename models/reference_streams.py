@@ -20,6 +20,7 @@ from trigraph.models.reference import (
     Positions,
     Reference,
     Rotation,
+    Shown,
     State,
     Tokens,
     Weights,
@@ -138,7 +139,7 @@ class StreamReference(Reference):
         positions: Positions | None = None,
     ) -> tuple[Array, Array]:
         """The streams after the last layer [T, count x hidden], and logits [T, vocab]."""
-        state, embedded, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, image_rows, positions)
+        state, embedded, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, (image_rows, positions))
         x = np.repeat(embedded[:, None], self.streams.count, axis=1)
         for layer, recurrent in enumerate(self.config.recurrent):
             if self.streams.ngrams is not None and layer == self.streams.ngrams.layer:
@@ -163,14 +164,9 @@ class StreamReference(Reference):
         return x.reshape(len(x), -1), row @ self._output().T
 
     def _begin(
-        self,
-        table: Array,
-        tokens: Tokens,
-        state: State | None,
-        image_rows: Array | None,
-        positions: Positions | None,
+        self, table: Array, tokens: Tokens, state: State | None, shown: Shown
     ) -> tuple[StreamState, Array, Rotation]:
-        if image_rows is not None or positions is not None:
+        if any(part is not None for part in shown):
             raise TrigraphError("the reference of residual streams reads text alone; give no images and no positions")
         own = StreamState() if state is None else state
         if not isinstance(own, StreamState):
