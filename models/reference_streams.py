@@ -14,15 +14,12 @@ from trigraph.models import names
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model
-from trigraph.models.reference import (
+from trigraph.models.reference import Reference, Shown, State, Tokens
+from trigraph.models.reference_layers import (
     Array,
     Past,
     Positions,
-    Reference,
     Rotation,
-    Shown,
-    State,
-    Tokens,
     Weights,
     attention,
     gated_delta_net,
