@@ -84,6 +84,7 @@ _GONE = {
         "requests ask for a form: response_format, json_schema, grammar or structured_outputs",
         "--host",
     ),
+    ("--mtp",): ("not needed: a score makes no drafts", "--chunks"),
     ("--device",): ("'trigraph doctor --device' says whether a device can be used", "--graph"),
 }
 
