@@ -95,7 +95,8 @@ extern "C" TRIGRAPH_EXPORT void trigraph_explain_bus_errors() {
 }
 #endif
 
-// For a GPU's library: how routed experts are computed here in the midst of its steps. nullptr without kernels for this processor.
+// For a GPU's library: how routed experts are computed here in the midst of its steps. nullptr without kernels for this
+// processor.
 extern "C" TRIGRAPH_EXPORT const trigraph::HostExperts* trigraph_host_experts() {
   std::string problem;
   const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);

@@ -250,12 +250,12 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
-  meet_few<kMost, false, kCanBeginEarly && kMost <= kFirstRows>(
-      walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
-        allow_next();
-        await_previous();
-        prepare_rows(tasks, task, x_bytes, prepared);
-      });
+  meet_few<kMost, false, kCanBeginEarly && kMost <= kFirstRows>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                                                [&](char* prepared) {
+                                                                  allow_next();
+                                                                  await_previous();
+                                                                  prepare_rows(tasks, task, x_bytes, prepared);
+                                                                });
 }
 
 template <class... F>
