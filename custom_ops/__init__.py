@@ -85,16 +85,6 @@ def instruction_sets() -> tuple[str, ...]:
     return tuple(library.trigraph_instruction_sets().decode().split())
 
 
-def host_operator(name: str) -> int:
-    """The address of an operator of the CPU library, for another one to register. Raises TrigraphError without it."""
-    library = _library()
-    library.trigraph_operator.restype = ctypes.c_void_p
-    address = library.trigraph_operator(name.encode())
-    if not address:
-        raise TrigraphError(f"the operator library has no {name}; reinstall trigraph")
-    return int(address)
-
-
 def host_experts() -> int:
     """The address of the CPU library's functions for experts that a GPU has not got. Raises TrigraphError without."""
     library = _library()

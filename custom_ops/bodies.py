@@ -7,10 +7,11 @@ from onnx import FunctionProto
 
 from trigraph.custom_ops.registry import operator
 from trigraph.custom_ops.scripting import Function
+from trigraph.models.errors import TrigraphError
 
 # Attributes that choose a body, as the number of inputs does.
 _CHOOSING = (
-    "types", "type", "gate_type", "up_type", "down_type", "normalize", "probability", "activation", "gate", "scale"
+    "types", "type", "gate_type", "up_type", "down_type", "normalize", "probability"
 )  # fmt: skip
 
 
@@ -20,8 +21,14 @@ def overload(attributes: Mapping[str, Any], inputs: int) -> str:
 
 
 def bodies(op_type: str, attributes: Mapping[str, Any], inputs: int) -> list[FunctionProto]:
-    """The body of an operator with these attributes and so many inputs, then the functions that it calls."""
-    function = operator(op_type).body(attributes, inputs)
+    """The body of an operator with these attributes and so many inputs, then the functions that it calls.
+
+    Raises TrigraphError where there is none.
+    """
+    make = operator(op_type).body
+    function = None if make is None else make(attributes, inputs)
+    if function is None:
+        raise TrigraphError(f"{op_type} of {inputs} inputs and attributes {dict(attributes)} has no function body")
     proto = function.to_function_proto()
     proto.name, proto.overload = op_type, overload(attributes, inputs)
     return [proto, *(called.to_function_proto() for called in _called_by(function))]

@@ -95,16 +95,8 @@ extern "C" TRIGRAPH_EXPORT void trigraph_explain_bus_errors() {
 }
 #endif
 
-// One of the operators by name, for another library to register beside its own; nullptr when there is none of the name.
-extern "C" TRIGRAPH_EXPORT const OrtCustomOp* trigraph_operator(const char* name) {
-  std::string problem;
-  if (const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem))
-    for (const OrtCustomOp* op : set->operators())
-      if (!std::strcmp(op->GetName(op), name)) return op;
-  return nullptr;
-}
-
-// For a GPU's library: how routed experts are computed here in the midst of its steps. nullptr as above.
+// For a GPU's library: how routed experts are computed here in the midst of its steps. nullptr without kernels for this
+// processor.
 extern "C" TRIGRAPH_EXPORT const trigraph::HostExperts* trigraph_host_experts() {
   std::string problem;
   const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);

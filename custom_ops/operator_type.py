@@ -20,5 +20,6 @@ class Operator:
     """Its ONNX operator type."""
     cost: Callable[[Node, Workload], Cost]
     """What a node costs in one run."""
-    body: Callable[[Mapping[str, Any], int], Function]
-    """The ONNX function body for a node's attributes and number of inputs."""
+    body: Callable[[Mapping[str, Any], int], Function | None] | None = None
+    """The ONNX function body for a node's attributes and number of inputs. None where the library alone computes: for
+    images, residual streams and blocks of keys and values."""

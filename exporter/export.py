@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trigraph.exporter.graphs.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
-HNORMS = ("whole", "streams")
+TOWER_ACTIVATIONS = "float32"
 DRAFT_VOCAB = 65536
 """Token ids that a draft chooses from: low ids are the frequent merges, and a draft reads a row of weights for each."""
 _SIDE_HEADER_BYTES = 1 << 16
@@ -63,26 +63,17 @@ class ExportOptions:
     """Context extension: "yarn:FACTOR", or "none"; as the file says unless given."""
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
-    hnorm: str = "whole"
-    """How the MTP head of a model with residual streams norms what it reads: "whole", all streams as one row, or
-    "streams", each by itself. Engines differ; drafts are right more often one way, and texts are the same."""
-    tower_activations: str = "float32"
-    """The same of the vision tower's products, of which those of Q8_0 weights can have int8; float32 if portable."""
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
     system cannot link it; the manifest's `weights_folder` tells."""
     portable: bool = False
-    """Whether graphs carry function bodies, for hosts without the operator library; activations are float32 then."""
+    """Whether graphs carry function bodies, for hosts without the operator library: of text, with one residual stream,
+    float32 activations, and keys and values that are numbers."""
 
     @property
     def activation_kind(self) -> str:
         """The kind of activations that the graphs will have."""
         return "float32" if self.portable else self.activations or "int8"
-
-    @property
-    def tower_activation_kind(self) -> str:
-        """The kind that the vision tower's graph will have."""
-        return "float32" if self.portable else self.tower_activations
 
 
 def export(
@@ -104,7 +95,7 @@ def export(
     source, out = Path(source), Path(os.path.abspath(out))
     model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
     _check_options(options, model.config)
-    tower, unusable = _tower(model, options.mmproj)
+    tower, unusable = _tower(model, options)
     notices = model.notices + unusable + (_portable_notices(model, options) if options.portable else ())
     files = _weight_files(model, tower)
     check_target(out, list(files), replace=replace)
@@ -141,7 +132,7 @@ def export(
             portable=options.portable,
             notices=tuple(map(one_line, notices + weights.notices())),
             sampling=sampling,
-            images=None if tower is None else _images(tower, placement.locations[tower.file.paths[0]], options),
+            images=None if tower is None else _images(tower, placement.locations[tower.file.paths[0]]),
         )
         manifest.write(folder)
     return manifest
@@ -151,16 +142,18 @@ def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens,
     return tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata), suggested_sampling(metadata)
 
 
-def _tower(model: Model, mmproj: Path | None) -> tuple[Tower | None, tuple[str, ...]]:
+def _tower(model: Model, options: ExportOptions) -> tuple[Tower | None, tuple[str, ...]]:
     """The model's vision tower, and why what might be one is none."""
-    if mmproj is not None:
-        return open_tower(mmproj, model.config), ()
+    if options.mmproj is not None:
+        return open_tower(options.mmproj, model.config), ()
     tower, reasons = find_tower(model)
+    if options.portable and tower is not None:
+        tower, reasons = None, ("portable packages are for text alone",)
     return tower, tuple(f"images cannot be read: {reason}" for reason in reasons)
 
 
-def _images(tower: Tower, location: str, options: ExportOptions) -> ImageInput:
-    return ImageInput(tower.config, location, options.tower_activation_kind)
+def _images(tower: Tower, location: str) -> ImageInput:
+    return ImageInput(tower.config, location, TOWER_ACTIVATIONS)
 
 
 def _portable_notices(model: Model, options: ExportOptions) -> tuple[str, ...]:
@@ -193,8 +186,8 @@ def _write_graphs(
     state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
         graph = GraphBuilder(name, version)
-        activations = options.tower_activation_kind if name == "vision" else options.activation_kind
-        build(Network(graph, config, weights, state, activations, sections, options.hnorm == "streams"))
+        activations = TOWER_ACTIVATIONS if name == "vision" else options.activation_kind
+        build(Network(graph, config, weights, state, activations, sections))
         proto = graph.proto()
         if options.portable:
             add_bodies(proto)
@@ -223,12 +216,26 @@ def _extended(model: Model, rope_scaling: str | None) -> Model:
     return dataclasses.replace(model, config=dataclasses.replace(config, rope_scaling=scaling, context_length=length))
 
 
+def _check_portable(options: ExportOptions, config: ModelConfig) -> None:
+    """Raises TrigraphError for what has no function bodies."""
+    for unusable, what in (
+        (config.streams is not None, "the model has residual streams"),
+        (options.kv_type == "q8_0", "kv-type is q8_0"),
+        (options.mmproj is not None, "mmproj names a vision tower"),
+    ):
+        if unusable:
+            raise TrigraphError(
+                f"{what}: portable packages, which run without the operator library, have text alone, one residual "
+                "stream, and keys and values of type f16 or f32; leave that out, or export without portable"
+            )
+
+
 def _check_options(options: ExportOptions, config: ModelConfig) -> None:
+    if options.portable:
+        _check_portable(options, config)
     for name, value, known in (
         ("kv-type", options.kv_type, tuple(KV_TYPES)),
         ("activations", options.activation_kind, ACTIVATIONS),
-        ("hnorm", options.hnorm, HNORMS),
-        ("tower-activations", options.tower_activations, ACTIVATIONS),
         ("weights", options.weights, MODES),
     ):
         if value not in known:

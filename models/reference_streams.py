@@ -14,14 +14,12 @@ from trigraph.models import names
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model
-from trigraph.models.reference import (
+from trigraph.models.reference import Reference, Shown, State, Tokens
+from trigraph.models.reference_layers import (
     Array,
     Past,
     Positions,
-    Reference,
     Rotation,
-    State,
-    Tokens,
     Weights,
     attention,
     gated_delta_net,
@@ -138,7 +136,7 @@ class StreamReference(Reference):
         positions: Positions | None = None,
     ) -> tuple[Array, Array]:
         """The streams after the last layer [T, count x hidden], and logits [T, vocab]."""
-        state, embedded, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, image_rows, positions)
+        state, embedded, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, (image_rows, positions))
         x = np.repeat(embedded[:, None], self.streams.count, axis=1)
         for layer, recurrent in enumerate(self.config.recurrent):
             if self.streams.ngrams is not None and layer == self.streams.ngrams.layer:
@@ -147,24 +145,10 @@ class StreamReference(Reference):
         row, _ = mix(x, [self._tensor(name) for name in names.OUTPUT_MIXER], self.config)
         return x.reshape(len(x), -1), row @ self._output().T
 
-    def mtp(
-        self,
-        tokens: Tokens,
-        previous: Array,
-        state: State | None = None,
-        *,
-        image_rows: Array | None = None,
-        positions: Positions | None = None,
-    ) -> tuple[Array, Array]:
-        """The MTP head: its streams [T, count x hidden], and logits [T, vocab].
-
-        `previous` [T, count x hidden] are the streams of the token before each, as in Reference.mtp.
-        """
-        if not self.config.mtp_layers:
-            raise TrigraphError(f"{self.model.file.paths[0]}: has no MTP head; give the file that holds it")
+    def _head(self, embedded: Array, previous: Array, state: State, turn: Rotation) -> tuple[Array, Array]:
+        assert isinstance(state, StreamState)  # as _begin returned it
         c, layer = self.config, self.config.trunk_layers
         w = self._block_weights(layer)
-        state, embedded, turn = self._begin(self._tensor(names.TOKEN_EMBD), tokens, state, image_rows, positions)
         shape, weight = (len(previous), self.streams.count, c.hidden), w(names.NEXTN_HNORM)
         if self.whole_hnorm:
             before = rms_norm(previous, weight, c.rms_eps).reshape(shape)
@@ -177,15 +161,9 @@ class StreamReference(Reference):
         return x.reshape(len(x), -1), row @ self._output().T
 
     def _begin(
-        self,
-        table: Array,
-        tokens: Tokens,
-        state: State | None,
-        image_rows: Array | None,
-        positions: Positions | None,
+        self, table: Array, tokens: Tokens, state: State | None, shown: Shown
     ) -> tuple[StreamState, Array, Rotation]:
-        """The state that the tokens advance, their embeddings, and their rotation."""
-        if image_rows is not None or positions is not None:
+        if any(part is not None for part in shown):
             raise TrigraphError("the reference of residual streams reads text alone; give no images and no positions")
         own = StreamState() if state is None else state
         if not isinstance(own, StreamState):

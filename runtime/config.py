@@ -36,7 +36,8 @@ class EngineConfig:
     """KV pages. None: half of what the weights leave of memory, filled as it is used; on a GPU, which takes it at once,
     enough for the sequences."""
     checkpoint_memory: int | None = None
-    """Recurrent states that the prefix cache keeps. None: a quarter of what the weights leave; on a GPU as above."""
+    """Recurrent states that the prefix cache keeps. None: half of kv_memory; if that is not given either, or is more, a
+    quarter of what the weights leave, and on a GPU as above."""
     memory_share: float = 1.0
     """The part of free memory that counts as such, where several engines share it."""
     image_memory: int = 256 << 20

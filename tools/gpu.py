@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 
 from gpu_times import prompts, requests, time_27b, time_35b
-from gpu_variants import variants
 
 import gpu_load
 from gpu_session import ROOT, Session, line, model
@@ -31,7 +30,7 @@ from trigraph.runtime.bench.load import Load
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.device.cuda import CudaDevice
 
-SM90_KERNELS = ("attention", "delta rule", "experts", "mixture of experts")
+SM90_KERNELS = ("experts", "mixture of experts")
 """Of gpu_kernels: those that differ with TRIGRAPH_SM90_KERNELS."""
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 """Of compute-sanitizer."""
@@ -164,7 +163,6 @@ STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "time-27b": (time_27b, 160),
     "prompts": (prompts, 150),
     "requests": (requests, 200),
-    "variants": (variants, 270),
     "served": (served, 480),
     **{f"soak-{piece}": (partial(soak, piece=piece), SOAKED + 100) for piece in (1, 2, 3, 4)},
 }

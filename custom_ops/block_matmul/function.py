@@ -13,20 +13,15 @@ def block_matmul(*types: str) -> Function:
 
 
 @cache
-def gated_block_matmul(type: str, scaled: bool = False) -> Function:
-    """The body for a weight of a ggml type; `scaled`: with a scale, and without `up`."""
+def gated_block_matmul(type: str) -> Function:
+    """The body for a weight of a ggml type."""
     unpack = UNPACK[type]
-
-    @body
-    def scaled_gate(gate: Tensor, up: Tensor, weight: Tensor, type: str, activations: str, scale: float) -> Tensor:
-        x = gate * scale
-        return op.Gemm(x * op.Sigmoid(x), unpack(weight), transB=1)
 
     @body
     def gated(gate: Tensor, up: Tensor, weight: Tensor, type: str, activations: str) -> Tensor:
         return op.Gemm(gate * op.Sigmoid(gate) * up, unpack(weight), transB=1)
 
-    return scaled_gate if scaled else gated
+    return gated
 
 
 def _one(type: str) -> Function:

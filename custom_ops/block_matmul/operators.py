@@ -33,10 +33,10 @@ def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
     return block_matmul(*attributes["types"].split(","))
 
 
-def _gated_body(attributes: Mapping[str, Any], inputs: int) -> Function:
+def _gated_body(attributes: Mapping[str, Any], inputs: int) -> Function | None:
     from trigraph.custom_ops.block_matmul.function import gated_block_matmul
 
-    return gated_block_matmul(attributes["type"], "scale" in attributes)
+    return None if "scale" in attributes else gated_block_matmul(attributes["type"])
 
 
 OPERATORS = (Operator("BlockMatMul", _cost, _body), Operator("GatedBlockMatMul", _gated_cost, _gated_body))

@@ -1,10 +1,26 @@
 // Bulk copies to shared memory: a thread asks for many bytes, and a barrier in shared memory tells when they are there.
-// For sm_90 and newer alone; see takes_sm_90.
+// For sm_90 and newer alone, where TRIGRAPH_SM90_KERNELS=1 asks for the kernels that have them.
 #pragma once
 
-#include "cluster.cuh"
+#include <cstdlib>
+
+#include "platform.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
+
+// Whether a kernel for sm_90 alone is asked for, and can run.
+inline bool takes_sm_90(const void* kernel) {
+  static const bool asked = [] {
+    const char* text = std::getenv("TRIGRAPH_SM90_KERNELS");
+    return text && *text == '1';
+  }();
+#if defined(__CUDACC__)
+  return asked && is_for_sm_90(kernel);
+#else
+  (void)kernel;
+  return asked;
+#endif
+}
 
 // Of copies to one place, one after the other. In shared memory, made by one thread ahead of a barrier of the block.
 class Arrival {

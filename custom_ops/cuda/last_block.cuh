@@ -48,9 +48,9 @@ __device__ __forceinline__ unsigned read_acquired(const unsigned* counter) {
 }
 
 // Whether this is the last of `blocks` to come here; it sees what the others wrote before. The whole block calls. One
-// thread fences for all: a barrier puts the others' writes before its fence, and their reads behind it. `last` is
-// shared memory.
-__device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks, bool& last) {
+// thread fences for all: a barrier puts the others' writes before its fence, and their reads behind it.
+__device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks) {
+  __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
@@ -59,10 +59,6 @@ __device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks, bool
   }
   __syncthreads();
   return last;
-}
-__device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks) {
-  __shared__ bool last;
-  return is_last(counter, blocks, last);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

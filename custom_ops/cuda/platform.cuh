@@ -55,8 +55,7 @@ class BesideCaptures {
 };
 
 #if defined(__CUDACC__)
-// Whether the kernels' code for the current device is that of sm_90 or newer: it can wait for the launch before, and
-// has clusters.
+// Whether the kernels' code for the current device is that of sm_90 or newer: it can wait for the launch before.
 inline bool is_for_sm_90(const void* kernel) {
   thread_local int known = -1;
   thread_local bool can = false;
@@ -71,8 +70,8 @@ inline bool is_for_sm_90(const void* kernel) {
 #endif
 
 // Enqueues kernel(arguments...); an empty grid is no work. kEarly: it may begin when all blocks of the launch before
-// have called allow_next, and calls await_previous. kRanks: blocks of a cluster (cluster.cuh), neighbours in x.
-template <bool kEarly = false, int kRanks = 1, class... P, class... A>
+// have called allow_next, and calls await_previous.
+template <bool kEarly = false, class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, A... arguments) {
   if (!grid.x || !grid.y || !grid.z) return;
 #if defined(__CUDACC__)
@@ -80,32 +79,25 @@ void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, c
   if (shared_bytes > kUnasked)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
           "asking for shared memory");
-  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
-  if (kEarly && is_for_sm_90(reinterpret_cast<const void*>(kernel))) {
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    config.numAttrs = 1;
-  }
-  if constexpr (kRanks > 1) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = kRanks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  }
+  config.dynamicSmemBytes = shared_bytes, config.stream = stream;
+  config.attrs = &early, config.numAttrs = kEarly && is_for_sm_90(reinterpret_cast<const void*>(kernel));
   check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...), "a kernel launch");
 #else
   const auto body = [=] {
     kernel(static_cast<P>(arguments)...);
     emulator::end_thread(kEarly);
   };
-  emulator::launch(reinterpret_cast<const void*>(kernel), body, grid, threads, shared_bytes, stream, kRanks);
+  emulator::launch(reinterpret_cast<const void*>(kernel), body, grid, threads, shared_bytes, stream);
 #endif
 }
 
 // Rows of a step whose launches begin early: with more, it is slower (measured on an H100). With 0 none does, and no
-// code for it is made: tools/gpu_variants.py builds such a library, to be timed beside this one.
+// code for it is made.
 #if !defined(TRIGRAPH_EARLY_ROWS)
 #define TRIGRAPH_EARLY_ROWS 2
 #endif
@@ -133,11 +125,11 @@ __device__ __forceinline__ void await_previous() {
 
 // kernel(arguments...) of so many rows, every thread of which awaits the launch before: it begins early if they are
 // few.
-template <int kRanks = 1, class... P, class... A>
+template <class... P, class... A>
 void launch_step(int64_t rows, void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
                  A... arguments) {
-  if (rows <= kEarlyRows) return launch<true, kRanks>(kernel, grid, threads, shared_bytes, stream, arguments...);
-  launch<false, kRanks>(kernel, grid, threads, shared_bytes, stream, arguments...);
+  if (rows <= kEarlyRows) return launch<true>(kernel, grid, threads, shared_bytes, stream, arguments...);
+  launch(kernel, grid, threads, shared_bytes, stream, arguments...);
 }
 
 // The dynamic shared memory of a block, 16-byte aligned.

@@ -1,11 +1,11 @@
-// GatedDeltaNet on a device: one sequence's few tokens in one launch (scan_one.cuh, scan_cluster.cuh), else in two
+// GatedDeltaNet on a device: one sequence's few tokens in one launch (scan_one.cuh), else in two
 // (mix.cuh, scan.cuh), or three for many tokens (scan_many.cuh). Tokens go one by one, pending ones and own ones, in a
 // verify as in a prefill; every sum has the order of the CPU's kernels.
 #include <iterator>
 
 #include "mix.cuh"
-#include "scan_cluster.cuh"
 #include "scan_many.cuh"
+#include "scan_one.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -15,7 +15,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
   explicit GatedDeltaNet(const KernelInfo& info)
       : GatedDeltaNetSignature(info),
         arena_(info),
-        done_(kHeadRanks * info.integer("k_heads")),
+        done_(info.integer("k_heads")),
         multiprocessors_(multiprocessors()) {}
 
   void compute(Context& context) {
@@ -51,12 +51,8 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     const int threads = static_cast<int>((g.dim + kWarp - 1) / kWarp * kWarp);
     // A verify has at most K tokens a sequence, and K pending ones; a prefill may have all its rows in one sequence.
     const int64_t longest = (g.commit ? step.rows : std::min(step.rows, g.pending_max)) + g.pending_max;
-    if (size_t bytes; step.sequences == 1 && step.rows <= kFewTokens) {
-      if (const ScanOne kernel = scan_by_clusters(g.dim, bytes))
-        return launch_step<kHeadRanks>(step.rows, kernel, dim3(kHeadRanks * heads), kClusterScanThreads, bytes, stream,
-                                       work, done_.at(0));
+    if (step.sequences == 1 && step.rows <= kFewTokens)
       return launch_step(step.rows, kScanOnes[index], dim3(heads), 3 * threads, 0, stream, work, done_.at(0));
-    }
 
     const Arena::Memory mixed = arena_.take<float>((step.rows + step.sequences * g.pending_max) * g.channels());
     const Arena::Memory verdict = arena_.take<int>(1);

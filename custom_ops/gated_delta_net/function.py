@@ -114,19 +114,3 @@ def gated_delta_net(
     present_window = op.ScatterND(past_window, slots, new_window)
     present_gates = op.ScatterND(past_gates, slots, new_gates)
     return y, present_state, present_window, present_gates
-
-
-@body
-def sigmoid_gated_delta_net(
-    qkv: Tensor, z: Tensor, alpha: Tensor, beta: Tensor, conv: Tensor, dt_bias: Tensor, a: Tensor, norm: Tensor,
-    past_state: Tensor, past_window: Tensor, past_gates: Tensor,
-    cu_seqlens: Tensor, past_lens: Tensor, accepted: Tensor, slots_in: Tensor, slots_out: Tensor,
-    k_heads: int, eps: float, tiled: int, commit: int, gate: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The same with another gate: that of 32 is a factor of 32."""
-    raised, present_state, present_window, present_gates = gated_delta_net(
-        qkv, op.Expand(32.0, op.Shape(z)), alpha, beta, conv, dt_bias, a, norm, past_state, past_window, past_gates,
-        cu_seqlens, past_lens, accepted, slots_in, slots_out, k_heads, eps, tiled, commit,
-    )  # fmt: skip
-    y = raised / 32.0 * op.Sigmoid(z)
-    return y, present_state, present_window, present_gates

@@ -23,10 +23,10 @@ def _cost(node: Node, work: Workload) -> Cost:
     )
 
 
-def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.gated_delta_net.function import gated_delta_net, sigmoid_gated_delta_net
+def _body(attributes: Mapping[str, Any], inputs: int) -> Function | None:
+    from trigraph.custom_ops.gated_delta_net.function import gated_delta_net
 
-    return sigmoid_gated_delta_net if attributes.get("gate") == "sigmoid" else gated_delta_net
+    return None if attributes.get("gate") == "sigmoid" else gated_delta_net
 
 
 OPERATORS = (Operator("GatedDeltaNet", _cost, _body),)

@@ -1,15 +1,9 @@
-"""The operators of this family: their costs, and their function bodies."""
+"""The operators of this family: their costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
 from trigraph.custom_ops.cost import Cost, Node, Workload
 from trigraph.custom_ops.operator_type import Operator
-
-if TYPE_CHECKING:
-    from trigraph.custom_ops.scripting import Function
 
 
 def _write_cost(node: Node, work: Workload) -> Cost:
@@ -27,16 +21,4 @@ def _select_cost(node: Node, work: Workload) -> Cost:
     return Cost(bytes=read, float32_products=groups * node.given(0).item_elements * node.given(0).rows(work))
 
 
-def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.indexer.function import paged_index_write
-
-    return paged_index_write
-
-
-def _select_body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.indexer.function import paged_select
-
-    return paged_select
-
-
-OPERATORS = (Operator("PagedIndexWrite", _write_cost, _write_body), Operator("PagedSelect", _select_cost, _select_body))
+OPERATORS = (Operator("PagedIndexWrite", _write_cost), Operator("PagedSelect", _select_cost))

@@ -1,15 +1,9 @@
-"""The operator of this family: its cost, and its function body."""
+"""The operator of this family: its cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
 from trigraph.custom_ops.cost import Cost, Node, Workload
 from trigraph.custom_ops.operator_type import Operator
-
-if TYPE_CHECKING:
-    from trigraph.custom_ops.scripting import Function
 
 
 def _cost(node: Node, work: Workload) -> Cost:
@@ -17,10 +11,4 @@ def _cost(node: Node, work: Workload) -> Cost:
     return Cost()
 
 
-def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.layer_norm.function import layer_norm
-
-    return layer_norm
-
-
-OPERATORS = (Operator("LayerNorm", _cost, _body),)
+OPERATORS = (Operator("LayerNorm", _cost),)

@@ -38,11 +38,14 @@ __device__ __forceinline__ void read_key(const uint4* own_key, int begin, int en
   for (int j = begin; j < end; ++j) key[j] = own_key[2 * j];
 }
 
-// Scores of a position with four queries, by two threads, each of which has its half of a key and of the queries: the
-// even one ends with the first two, the odd one with the others.
+// Scores of a thread's position with the queries, and the largest ones of its warp. Even threads
+// end with those of the first two queries, odd ones with the others.
 template <int W>
-__device__ __forceinline__ float2 four_scores(const uint4* own_key, uint4* key, const float* query) {
-  const bool odd = threadIdx.x % 2;
+__device__ __forceinline__ void few_scores(const uint4* own_key, uint4* key, int count, int split,
+                                           FewShared<W>& shared) {
+  const int thread = threadIdx.x;
+  const bool odd = thread % 2;
+  const float* query = shared.query + odd * FewShared<W>::kStride;
   float sum[kFewQueries][kHalf] = {};
 #pragma unroll
   for (int j = 0; j < W / kLanes; ++j) {
@@ -59,6 +62,7 @@ __device__ __forceinline__ float2 four_scores(const uint4* own_key, uint4* key, 
       }
     }
   }
+  const int first = odd * 2;
 #pragma unroll
   for (int m = 0; m < 2; ++m) {  // adds up the lanes as simd.h's reduce_add does
 #pragma unroll
@@ -70,24 +74,11 @@ __device__ __forceinline__ float2 four_scores(const uint4* own_key, uint4* key, 
     for (int n = kHalf / 2; n; n /= 2)
 #pragma unroll
       for (int e = 0; e < n; ++e) sum[m][e] += sum[m][e + n];
-  }
-  return {sum[0][0], sum[1][0]};
-}
-
-// Scores of a thread's position with two of the queries, and the largest ones of its warp.
-template <int W>
-__device__ __forceinline__ void few_scores(const uint4* own_key, uint4* key, int count, int split,
-                                           FewShared<W>& shared) {
-  const int thread = threadIdx.x, first = thread % 2 * 2;
-  const float2 score = four_scores<W>(own_key, key, shared.query + thread % 2 * FewShared<W>::kStride);
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
-    const float own = m ? score.y : score.x;
-    float most = first + m < count && thread / 2 < shared.seen(first + m, split) ? own : -INFINITY;
+    float most = first + m < count && thread / 2 < shared.seen(first + m, split) ? sum[m][0] : -INFINITY;
     for (int offset = kWarp / 2; offset > 1; offset /= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, offset));
     if (thread % kWarp < 2) shared.largest_of_warp[thread / kWarp][first + m] = most;
   }
-  *reinterpret_cast<float2*>(shared.weight + 2 * thread) = score;
+  *reinterpret_cast<float2*>(shared.weight + 2 * thread) = {sum[0][0], sum[1][0]};
 }
 
 // The thread's own scores to exp(score - largest).
@@ -107,18 +98,17 @@ __device__ __forceinline__ void few_weights(FewShared<W>& shared) {
 }
 
 // The sum of query m's weights, by kLanes threads.
-template <int Q>
-__device__ __forceinline__ void few_sum(int m, int count, int split, float* scalars, const Shared<Q>& shared) {
+__device__ __forceinline__ void few_sum(int m, int count, int split, float* scalars, Shared<kFewQueries>& shared) {
   const int lane = threadIdx.x % kLanes, seen = m < count ? shared.seen(m, split) : 0;
   float sum = 0;
 #pragma unroll
   for (int n = 0; n < kSplit / kLanes; ++n) {
     const int position = n * kLanes + lane;
-    const float weight = shared.weight[position * Q + m];
+    const float weight = shared.weight[position * kFewQueries + m];
     sum = position < seen ? sum + weight : sum;
   }
   sum = lane_sum(sum, kLanes);
-  if (lane == 0) scalars[m] = shared.largest[m], scalars[Q + m] = sum;
+  if (lane == 0) scalars[m] = shared.largest[m], scalars[kFewQueries + m] = sum;
 }
 
 // Two columns of the split's weighted values, to where the tile's last block finds them.
@@ -146,39 +136,38 @@ __device__ __forceinline__ void few_values(int count, int split, const Shared<kF
     if (m < count) *reinterpret_cast<float2*>(partial + m * W + 2 * column) = sum[m];
 }
 
-// The splits of a tile of Q queries, in order, and y: V columns of each, from `begin` on. The whole block calls; a
-// thread has four columns of a query. `factor` [Q][kWarp]: shared memory for keep and take of a query's splits.
-template <int Q, int W, int V>
-__device__ __forceinline__ void few_merge(int count, const Partials& partials, const float* q_gate, int begin,
-                                          float2 (*factor)[kWarp], Shared<Q>& shared, float* y) {
+// The splits of a tile, in order, and y; the whole block calls. A thread has four columns of a query.
+template <int W>
+__device__ __forceinline__ void few_merge(int count, const Partials& partials, const float* q_gate,
+                                          FewShared<W>& shared, float* y) {
   constexpr int kSplits = 16;  // that are read together
-  static_assert(kSplits <= kWarp);
+  static_assert(kFewQueries * W / 4 <= kFewThreads && kSplits <= kWarp);
   const int lane = threadIdx.x % kWarp, own = threadIdx.x / kWarp;
   const auto splits = [&](int m) { return static_cast<int>(shared.last[m] / kSplit) + 1; };
-  const int m = threadIdx.x / (V / 4), column = threadIdx.x % (V / 4) * 4, most = splits(count - 1);
+  const int m = threadIdx.x / (W / 4), column = threadIdx.x % (W / 4) * 4, most = splits(count - 1);
   const bool active = m < count;
   float4 all{}, gate{};
-  if (active) gate = *reinterpret_cast<const float4*>(q_gate + (shared.head[m] * 2 + 1) * W + begin + column);
+  if (active) gate = *reinterpret_cast<const float4*>(q_gate + (shared.head[m] * 2 + 1) * W + column);
   Merging merging;
   for (int first = 0; first < most; first += kSplits) {
     float4 part[kSplits];
     const int end = active ? min(kSplits, splits(m) - first) : 0;
 #pragma unroll
     for (int n = 0; n < kSplits; ++n)
-      if (n < end) part[n] = *reinterpret_cast<const float4*>(partials.at<Q>(V, first + n) + m * V + column);
+      if (n < end) part[n] = *reinterpret_cast<const float4*>(partials.at<kFewQueries>(W, first + n) + m * W + column);
     if (own < count && first < splits(own)) {
       const int last = min(splits(own), first + kSplits) - 1;
-      const float* scalars = partials.at<Q>(V, min(first + lane, last)) + Q * V + own;
-      const float2 made = merging(scalars[0], scalars[Q], !first, last + 1 - first);
+      const float* scalars = partials.at<kFewQueries>(W, min(first + lane, last)) + kFewQueries * W + own;
+      const float2 factor = merging(scalars[0], scalars[kFewQueries], !first, last + 1 - first);
       __syncwarp();
-      factor[own][lane] = made;
+      shared.factor[own][lane] = factor;
       if (lane == 0) shared.sum[own] = merging.sum;
     }
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < kSplits; ++n) {
       if (n >= end) break;
-      const auto [keep, take] = factor[m][n];
+      const auto [keep, take] = shared.factor[m][n];
       const float4& x = part[n];
       all = first + n == 0 ? x
                            : float4{fmaf(all.x, keep, x.x * take), fmaf(all.y, keep, x.y * take),
@@ -188,7 +177,7 @@ __device__ __forceinline__ void few_merge(int count, const Partials& partials, c
   }
   if (!active) return;
   const float inverse = 1.0f / shared.sum[m];
-  *reinterpret_cast<float4*>(y + shared.head[m] * W + begin + column) = {
+  *reinterpret_cast<float4*>(y + shared.head[m] * W + column) = {
       all.x * inverse * sigmoid(gate.x), all.y * inverse * sigmoid(gate.y), all.z * inverse * sigmoid(gate.z),
       all.w * inverse * sigmoid(gate.w)};
 }
@@ -203,19 +192,18 @@ __device__ __forceinline__ void ask_for_query(const float* query, const float* n
   end_copies();
 }
 
-// A query, normed, rotated and scaled, by its warp: to `query` [half row][kFewQueries][element], where scores read it;
-// zeros where there is none.
+// The query, normed, rotated and scaled, to where scores read it, by its warp.
 template <int W>
-__device__ __forceinline__ void few_query(const Rotation& rotation, bool there, int at, float* own, float* query) {
-  const int lane = threadIdx.x % kWarp;
+__device__ __forceinline__ void few_query(const Rotation& rotation, int count, float* own, FewShared<W>& shared) {
+  const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float scale = 1.0f / sqrtf(static_cast<float>(W));
   await_copies(0);
   __syncwarp();
-  if (there) norm_rotate(own, own + W, rotation, at, W, scale, own);
-  float* to = query + lane / kHalf * FewShared<W>::kStride + lane % kHalf;
+  if (m < count) norm_rotate(own, own + W, rotation, shared.at[m], W, scale, own);
+  float* to = shared.query + lane / kHalf * FewShared<W>::kStride + m * kHalf + lane % kHalf;
 #pragma unroll
   for (int i = 0; i < W / kWarp; ++i)
-    to[i * (kWarp / kHalf) * FewShared<W>::kStride] = there ? own[i * kWarp + lane] : 0.0f;
+    to[i * (kWarp / kHalf) * FewShared<W>::kStride] = m < count ? own[i * kWarp + lane] : 0.0f;
 }
 
 // One split of a tile; the whole block calls. The first warps make the
@@ -239,8 +227,7 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
       reinterpret_cast<const uint4*>(keys + uint64_t{shared.entry[min(thread / 2, seen - 1)]} * W) + thread % 2;
   read_key<W>(own_key, 0, kEarly<W>, key);
   if (thread < kMakers) {
-    if (const int m = thread / kWarp; begins)
-      few_query<W>(rotation, m < count, shared.at[m], scratch + m * 2 * W, shared.query + m * kHalf);
+    if (begins) few_query<W>(rotation, count, scratch + thread / kWarp * 2 * W, shared);
   } else {
     for (int i = thread - kMakers; i < seen * kPieces; i += kFewThreads - kMakers)
       copy_ahead(own_values + i,
@@ -287,7 +274,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   if (thread == 0 && shared.bad >= 0) sequences.tell_page(tile.sequence, shared.bad);
   const int blocks = min(splits, static_cast<int>(gridDim.z));
   if (is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks)))
-    few_merge<kFewQueries, W, W>(count, partials, q_gate, 0, shared.factor, shared, y);
+    few_merge<W>(count, partials, q_gate, shared, y);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -4,7 +4,7 @@
 // position alone.
 #include <utility>
 
-#include "attend_cluster.cuh"
+#include "attend_few.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -214,29 +214,18 @@ struct PagedAttention : PagedAttentionSignature<T> {
 
   template <int W>
   bool enqueue_few(const Context& context, const Step& step, const Tensor& y) const {
-    constexpr size_t kCluster = sizeof(ClusterShared<W>), kOne = kFewBytes<W>;
-    if (takes_sm_90(reinterpret_cast<const void*>(attend_cluster<W>)) && kCluster <= most_shared_bytes_ &&
-        launch_few<kClusterQueries, W, kRanks>(context, step, attend_cluster<W>, kClusterThreads, kCluster, y))
-      return true;
-    return kOne + sizeof(FewShared<W>) + 1024 <= most_shared_bytes_ &&  // and what is_last has
-           launch_few<kFewQueries, W, 1>(context, step, attend_few<W>, kFewThreads, kOne, y);
-  }
-
-  // Tiles of Q queries, by so many blocks each, that have as many of the columns of the values.
-  template <int Q, int W, int kEach, class F>
-  bool launch_few(const Context& context, const Step& step, F* kernel, int threads, size_t bytes,
-                  const Tensor& y) const {
-    const auto [tiles, splits] = step.tiles(Q);
-    const int64_t blocks = kEach * tiles * step.shape.kv_heads;
-    const int64_t floats = blocks * splits * Q * (W / kEach + 2);
-    if (blocks > multiprocessors_ || floats * 4 > kPartialBytes) return false;
+    const auto [tiles, splits] = step.tiles(kFewQueries);
+    const int64_t blocks = tiles * step.shape.kv_heads, all = tiles * splits;
+    const int64_t floats = all * step.shape.kv_heads * kFewQueries * (W + 2);
+    const size_t bytes = kFewBytes<W> + sizeof(FewShared<W>) + 1024;  // and what is_last has
+    if (bytes > most_shared_bytes_ || blocks > multiprocessors_ || floats * 4 > kPartialBytes) return false;
     const Arena::Memory memory = arena_.take<float>(floats);
-    const Partials partials{memory.as<float>(), tiles * splits, static_cast<int>(splits), done_.at(0)};
-    const dim3 grid(static_cast<unsigned>(kEach * tiles), static_cast<unsigned>(step.shape.kv_heads),
+    const Partials partials{memory.as<float>(), all, static_cast<int>(splits), done_.at(0)};
+    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
-    launch_step<kEach>(step.sequences.rows, kernel, grid, threads, bytes, stream_of(context), step.sequences,
-                       step.rotation, step.shape, context.input(0).as<float>(), context.input(1).as<float>(),
-                       context.input(2).as<__half>(), context.input(3).as<__half>(), partials, y.as<float>());
+    launch_step(step.sequences.rows, attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), step.sequences,
+                step.rotation, step.shape, context.input(0).as<float>(), context.input(1).as<float>(),
+                context.input(2).as<__half>(), context.input(3).as<__half>(), partials, y.as<float>());
     return true;
   }
 

@@ -1,7 +1,5 @@
 """PagedKVWrite and PagedAttention in standard ONNX operators; shapes and positions as in reference.py."""
 
-from collections.abc import Sequence
-
 from trigraph.custom_ops.scripting import DOUBLE, FLOAT, INT64, Tensor, body, op, row_positions
 
 
@@ -15,33 +13,24 @@ def slow_share(rope_dims: int, rope_ramp_start: int, rope_ramp_end: int) -> Tens
 
 @body
 def norm_rotate(
-    x: Tensor, weight: Tensor, turns: Tensor,
+    x: Tensor, weight: Tensor, position: Tensor,
     rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
     rope_magnitude: float,
 ) -> Tensor:  # fmt: skip
-    """RMS norm over the last axis of x [T, heads, D], then turned by positions [T, pairs or 1]."""
+    """RMS norm over the last axis of x [T, heads, D], then turned by positions [T]."""
     half = op.Reshape(rope_dims / 2, [1])
     # Float32 angles would be off by hundredths at the end of a long sequence.
     exponent = op.Cast(op.Range(0, rope_dims, 2), to=DOUBLE) / op.Cast(-rope_dims, to=DOUBLE)
     frequency = op.Pow(op.Cast(rope_theta, to=DOUBLE), exponent)
     slow = slow_share(rope_dims, rope_ramp_start, rope_ramp_end)
     frequency = frequency * (1.0 - slow + slow / op.Cast(rope_factor, to=DOUBLE))
-    angle = op.Cast(op.Unsqueeze(turns, [1]), to=DOUBLE) * frequency
+    angle = op.Cast(op.Unsqueeze(position, [1, 2]), to=DOUBLE) * frequency
     magnitude = op.Cast(rope_magnitude, to=DOUBLE)
     cosine, sine = op.Cast(op.Cos(angle) * magnitude, to=FLOAT), op.Cast(op.Sin(angle) * magnitude, to=FLOAT)
     normed = op.RMSNormalization(x, weight, axis=-1, epsilon=eps)
     sizes = op.Concat(half, half, op.Shape(weight) - 2 * half, axis=0)
     a, b, rest = op.Split(normed, sizes, axis=-1)
     return op.Concat(a * cosine - b * sine, b * cosine + a * sine, rest, axis=-1)
-
-
-@body
-def turning(positions: Tensor, rope_dims: int, rope_sections: Sequence[int]) -> Tensor:
-    """The position that turns each rotary pair of each row, of positions [3, T]: [T, rope_dims / 2]."""
-    pair = op.Range(0, rope_dims / 2, 1)
-    turn = op.Mod(pair, 3)
-    axis = op.Where(pair < 3 * op.Gather(op.Constant(value_ints=rope_sections), turn), turn, 0)
-    return op.Transpose(op.Gather(positions, axis), perm=[1, 0])
 
 
 @body
@@ -53,51 +42,21 @@ def places(sequence: Tensor, position: Tensor, page_table: Tensor, page_size: Te
 
 
 @body
-def written(
-    k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
-    sequence: Tensor, place: Tensor, turns: Tensor, page_table: Tensor,
-    rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
-    rope_magnitude: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The cache with the rows' entries, at places [T] of their sequences, turned by positions [T, pairs or 1]."""
-    shape = op.Concat(op.Shape(sequence), op.Shape(past_key, start=2), axis=0)
-    key = norm_rotate(
-        op.Reshape(k, shape), k_norm, turns,
-        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
-    )  # fmt: skip
-    entry = places(sequence, place, page_table, op.Shape(past_key, start=1, end=2))
-    present_key = op.ScatterND(past_key, entry, op.CastLike(key, past_key))
-    present_value = op.ScatterND(past_value, entry, op.CastLike(op.Reshape(v, shape), past_value))
-    return present_key, present_value
-
-
-@body
 def paged_kv_write(
     k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
     rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
     rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sequence, _, place = row_positions(cu_seqlens, past_lens)
-    present_key, present_value = written(
-        k, v, k_norm, past_key, past_value, sequence, place, op.Unsqueeze(place, [1]), page_table,
+    sequence, _, position = row_positions(cu_seqlens, past_lens)
+    shape = op.Concat(op.Shape(sequence), op.Shape(past_key, start=2), axis=0)
+    key = norm_rotate(
+        op.Reshape(k, shape), k_norm, position,
         rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
     )  # fmt: skip
-    return present_key, present_value
-
-
-@body
-def paged_kv_write_by_axis(
-    k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
-    cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor, positions: Tensor,
-    rope_sections: Sequence[int], rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0,
-    rope_ramp_start: int = 0, rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sequence, _, place = row_positions(cu_seqlens, past_lens)
-    present_key, present_value = written(
-        k, v, k_norm, past_key, past_value, sequence, place, turning(positions, rope_dims, rope_sections), page_table,
-        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
-    )  # fmt: skip
+    entry = places(sequence, position, page_table, op.Shape(past_key, start=1, end=2))
+    present_key = op.ScatterND(past_key, entry, op.CastLike(key, past_key))
+    present_value = op.ScatterND(past_value, entry, op.CastLike(op.Reshape(v, shape), past_value))
     return present_key, present_value
 
 
@@ -109,28 +68,17 @@ def sequence_ends(cu_seqlens: Tensor, past_lens: Tensor) -> Tensor:
 
 
 @body
-def stored_entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor:
-    """What the cache holds of each sequence up to the longest: [S, positions, KV, elements of a head]."""
+def entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor:
+    """Keys or values of each sequence up to the longest: float32 [S, positions, KV, D], zeros behind the end of one:
+    what a page holds there may be NaN, which no weight of zero would hide."""
     page_size = op.Shape(cache, start=1, end=2)
     pages = (op.ReduceMax(ends) + page_size - 1) / page_size
     first = op.Range(0, op.Squeeze(pages), 1) * page_size
     # Entries of the table past the end of a sequence mean nothing.
     table = op.Where(first < op.Unsqueeze(ends, [1]), op.Cast(page_table, to=INT64)[:, : op.Squeeze(pages)], 0)
-    return op.Reshape(op.Gather(cache, table), op.Concat(op.Shape(ends), [-1], op.Shape(cache, start=2), axis=0))
-
-
-@body
-def masked(found: Tensor, ends: Tensor) -> Tensor:
-    """Entries [S, positions, KV, D], zeros from `ends` [S] on: what a page holds there may be NaN, which no weight of
-    zero would hide."""
-    position = op.Range(0, op.Squeeze(op.Shape(found, start=1, end=2)), 1)
-    return op.Where(op.Unsqueeze(position < op.Unsqueeze(ends, [1]), [2, 3]), found, 0.0)
-
-
-@body
-def entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor:
-    """Keys or values of each sequence up to the longest: float32 [S, positions, KV, D]."""
-    return masked(op.Cast(stored_entries(cache, page_table, ends), to=FLOAT), ends)
+    stored = op.Reshape(op.Gather(cache, table), op.Concat(op.Shape(ends), [-1], op.Shape(cache, start=2), axis=0))
+    position = op.Range(0, op.Squeeze(op.Shape(stored, start=1, end=2)), 1)
+    return op.Where(op.Unsqueeze(position < op.Unsqueeze(ends, [1]), [2, 3]), op.Cast(stored, to=FLOAT), 0.0)
 
 
 @body
@@ -153,21 +101,6 @@ def attend(q: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Tensor:
 
 
 @body
-def queries(
-    q_gate: Tensor, q_norm: Tensor, turns: Tensor,
-    rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
-    rope_magnitude: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Queries, normed and turned by positions [T, pairs or 1], and gates: [T, H, D] each."""
-    heads = op.Reshape(q_gate, op.Concat(op.Shape(q_gate, end=1), [-1], 2 * op.Shape(q_norm), axis=0))
-    q, gate = op.Split(heads, num_outputs=2, axis=-1)
-    q = norm_rotate(
-        q, q_norm, turns, rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude
-    )
-    return q, gate
-
-
-@body
 def attend_rows(
     q: Tensor, keys: Tensor, values: Tensor, sequence: Tensor, number: Tensor, position: Tensor, cu_seqlens: Tensor
 ) -> Tensor:
@@ -181,46 +114,19 @@ def attend_rows(
 
 
 @body
-def attended(
-    q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
-    cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor, turns: Tensor,
-    rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
-    rope_magnitude: float,
-) -> Tensor:  # fmt: skip
-    """What PagedAttention makes of queries that are turned by positions [R, pairs or 1]."""
-    sequence, number, place = row_positions(cu_seqlens, past_lens)
-    q, gate = queries(
-        q_gate, q_norm, turns,
-        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
-    )  # fmt: skip
-    ends = sequence_ends(cu_seqlens, past_lens)
-    keys, values = entries(key, page_table, ends), entries(value, page_table, ends)
-    y = attend_rows(q, keys, values, sequence, number, place, cu_seqlens)
-    return y * op.Sigmoid(op.Reshape(gate, op.Shape(y)))
-
-
-@body
 def paged_attention(
     q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
     rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
     rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    _, _, place = row_positions(cu_seqlens, past_lens)
-    return attended(
-        q_gate, q_norm, key, value, cu_seqlens, past_lens, page_table, op.Unsqueeze(place, [1]),
-        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
-    )  # fmt: skip
-
-
-@body
-def paged_attention_by_axis(
-    q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
-    cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor, positions: Tensor,
-    rope_sections: Sequence[int], rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0,
-    rope_ramp_start: int = 0, rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
-) -> Tensor:  # fmt: skip
-    return attended(
-        q_gate, q_norm, key, value, cu_seqlens, past_lens, page_table, turning(positions, rope_dims, rope_sections),
-        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
-    )  # fmt: skip
+    sequence, number, position = row_positions(cu_seqlens, past_lens)
+    heads = op.Reshape(q_gate, op.Concat(op.Shape(q_gate, end=1), [-1], 2 * op.Shape(q_norm), axis=0))
+    q, gate = op.Split(heads, num_outputs=2, axis=-1)
+    q = norm_rotate(
+        q, q_norm, position, rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude
+    )
+    ends = sequence_ends(cu_seqlens, past_lens)
+    keys, values = entries(key, page_table, ends), entries(value, page_table, ends)
+    y = attend_rows(q, keys, values, sequence, number, position, cu_seqlens)
+    return y * op.Sigmoid(op.Reshape(gate, op.Shape(y)))

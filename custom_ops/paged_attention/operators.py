@@ -42,26 +42,18 @@ def _attention_cost(node: Node, work: Workload) -> Cost:
     return Cost(bytes=read, float32_products=2 * products)
 
 
-def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.paged_attention import function, quantised_function
+def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function | None:
+    """None with blocks, or positions of images."""
+    from trigraph.custom_ops.paged_attention.function import paged_kv_write
 
-    if "type" in attributes:
-        bodies = quantised_function.paged_kv_write_q8_0, quantised_function.paged_kv_write_q8_0_by_axis
-    else:
-        bodies = function.paged_kv_write, function.paged_kv_write_by_axis
-    return bodies[inputs == 9]
+    return None if "type" in attributes or inputs > 8 else paged_kv_write
 
 
-def _attention_body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.paged_attention import function, quantised_function, selected_function
+def _attention_body(attributes: Mapping[str, Any], inputs: int) -> Function | None:
+    """None with blocks, positions of images, or groups."""
+    from trigraph.custom_ops.paged_attention.function import paged_attention
 
-    if "type" in attributes:
-        bodies = quantised_function.paged_attention_q8_0, quantised_function.paged_attention_q8_0_by_axis
-    else:
-        bodies = function.paged_attention, function.paged_attention_by_axis
-    if inputs == 9:
-        return selected_function.selected_attention
-    return bodies[inputs == 8]
+    return None if "type" in attributes or inputs > 7 else paged_attention
 
 
 OPERATORS = (

@@ -28,8 +28,6 @@ class Network:
     """How block matrix products hold activations: "float32" or "int8"."""
     sections: Sections | None = None
     """Rotary pairs that turn by each axis of positions, in graphs for images."""
-    stream_hnorm: bool = False
-    """The MTP head norms each residual stream by itself, otherwise all of them as one row."""
 
     @property
     def output_matrix(self) -> str:

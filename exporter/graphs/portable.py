@@ -9,7 +9,6 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.models.model import Model
-from trigraph.models.names import NGRAM_TABLE
 from trigraph.models.tensor_types import BLOCK_TYPES
 
 # ONNX Runtime 1.31 computes what depends on constants alone when it opens a graph, and keeps each intermediate result
@@ -40,11 +39,7 @@ def add_bodies(model: ModelProto) -> None:
 
 def memory_notice(model: Model) -> tuple[str, ...]:
     """One sentence on the memory that unpacked weights take in a host without the library, if it is much."""
-    matrices = [
-        tensor
-        for name, tensor in model.tensors.items()
-        if tensor.type in BLOCK_TYPES and len(tensor.shape) == 2 and name != NGRAM_TABLE  # of which rows are unpacked
-    ]
+    matrices = [tensor for tensor in model.tensors.values() if tensor.type in BLOCK_TYPES and len(tensor.shape) == 2]
     peak = _BYTES_OF_A_WEIGHT * sum(math.prod(tensor.shape) for tensor in matrices)
     if peak < _WORTH_A_NOTICE:
         return ()

@@ -12,7 +12,7 @@ from trigraph.exporter.graphs.layers import attention, kv_weights, kv_write, qkv
 from trigraph.exporter.graphs.mtp import STATE
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, last_rows
-from trigraph.exporter.graphs.streams import StreamRows, mix, stream_norm, streams_ffn
+from trigraph.exporter.graphs.streams import StreamRows, mix, streams_ffn
 from trigraph.models import names
 from trigraph.models.streams import Streams
 
@@ -70,15 +70,13 @@ class StreamsHead:
     def _first(self, embedded: ir.Value, before: ir.Value) -> tuple[ir.Value, StreamRows]:
         """The row that attention reads [T, hidden], and the streams [T, count x hidden] that its result goes to.
 
-        A stream is eh_proj [enorm(embedding) | hnorm(streams)'s own part].
+        A stream is eh_proj [enorm(embedding) | hnorm(streams)'s own part], where hnorm takes all streams as one row, as
+        in SGLang and vLLM; llama.cpp norms each by itself.
         """
         net, count, hidden = self.net, self.streams.count, self.net.config.hidden
         enorm, hnorm, eh_proj = self._tensors(names.NEXTN_ENORM, names.NEXTN_HNORM, names.NEXTN_EH_PROJ)
         own, _ = net.norm(embedded, enorm, "mtp.enorm")
-        if net.stream_hnorm:
-            normed, _ = stream_norm(net, self.streams, StreamRows(before), hnorm, "mtp.hnorm")
-        else:
-            normed, _ = net.norm(before, hnorm, "mtp.hnorm")
+        normed, _ = net.norm(before, hnorm, "mtp.hnorm")
         copies = net.graph.node("Concat", [own] * count, "mtp.copies", shape(before), axis=1)
         narrow, wide = (net.graph.constant(f"mtp.{width}", [-1, width], np.int64) for width in (hidden, count * hidden))
         halves = [

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from trigraph.models.reference import Array, rotate, softmax
+from trigraph.models.reference_layers import Array, rotate, softmax
 from trigraph.models.vision import shapes
 from trigraph.models.vision.config import MERGE, POSITION_TABLE
 from trigraph.models.vision.grid import patch_places, table_rows

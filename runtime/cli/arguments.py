@@ -60,16 +60,6 @@ Activations = Annotated[
         autocompletion=lambda: list(ACTIVATIONS),
     ),
 ]
-HNorm = Annotated[
-    str, typer.Option(help="What the MTP head of residual streams norms: whole, all as one row, or streams, each")
-]
-TowerActivations = Annotated[
-    str,
-    typer.Option(
-        help="The same of a vision tower's Q8_0 weights: int8 is faster, and rounds what the model sees.",
-        autocompletion=lambda: list(ACTIVATIONS),
-    ),
-]
 KVType = Annotated[
     str | None,
     typer.Option(
@@ -128,14 +118,8 @@ class ModelArguments:
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="Memory for keys and values, such as 800M or 4G (default: half of the free memory)",
-        ),
-    ] = None
-    checkpoint_memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BYTES",
-            help="Memory for cached recurrent states (default: a quarter of the free memory)",
+            help="Memory for keys and values, such as 800M or 4G; cached recurrent states may take half as much "
+            "(default: half of the free memory)",
         ),
     ] = None
     image_tokens: Annotated[
@@ -203,19 +187,12 @@ class SpeculationArguments:
     """Speculative decoding."""
 
     panel: ClassVar = "Speculation"
-    common: ClassVar = ("spec", "draft_tokens")
 
     spec: Annotated[
         bool, typer.Option("--spec/--no-spec", help="Decode speculatively; the output is the same either way.")
     ] = True
     draft_tokens: Annotated[
         int | None, typer.Option(help="Number of drafts per round (default: chosen by measured costs)")
-    ] = None
-    drafter: Annotated[
-        str, typer.Option(help="Draft source: mtp (the model's head), ngram (repetitions of the text) or auto.")
-    ] = "auto"
-    draft_p_min: Annotated[
-        float | None, typer.Option(help="Stop drafting at a token less likely than this (default: 0)")
     ] = None
 
 

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import ModelArguments, parse_tokens
+from trigraph.runtime.cli.hints import remedy
 
 _TABLES = "models"
 
@@ -79,7 +80,8 @@ def _text(value: Any) -> Any:
 def _check_name(where: object, name: str, known: Iterable[str]) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]}?" if near else "its options are those of the command, without dashes"
+        other = f"did you mean {near[0]}?" if near else "its options are those of the command, without dashes"
+        hint = remedy(f"--{name}", [f"--{option}" for option in known]) or other
         raise TrigraphError(f"{where}: unknown option {quote(name)}: {hint}")
 
 

@@ -24,7 +24,6 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, given_model
 from trigraph.runtime.config import DEFAULT_CONTEXT
-from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.placement import Placement, place, weights_of_file
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
@@ -47,8 +46,6 @@ def export(
     kv_type: arguments.KVType = None,
     rope_scaling: arguments.RopeScaling = None,
     activations: arguments.Activations = None,
-    hnorm: arguments.HNorm = "whole",
-    tower_activations: arguments.TowerActivations = "float32",
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")
     ] = False,
@@ -56,7 +53,8 @@ def export(
         bool, typer.Option("--reference", help="Refer to the GGUF file where it is instead of hard-linking it.")
     ] = False,
     portable: Annotated[
-        bool, typer.Option("--portable", help="Add function bodies: the graphs run, slowly, without the library, too.")
+        bool,
+        typer.Option("--portable", help="Add function bodies, so that text runs without the library, slowly."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
 ) -> None:
@@ -77,8 +75,6 @@ def export(
         kv_type or "f16",
         rope_scaling,
         activations,
-        hnorm,
-        tower_activations,
         weights=weights,
         portable=portable,
     )
@@ -114,9 +110,6 @@ def inspect(
     graph: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the graphs with their state and weights.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Check that cpu, cuda or auto can be used; name its execution provider.")
-    ] = None,
     gpu_memory: Annotated[
         str | None,
         typer.Option(metavar="BYTES", help="Say which weights a GPU holds that may take so much memory, such as 12G."),
@@ -129,8 +122,6 @@ def inspect(
     description = describe(path, context or None, mmproj or given.mmproj)
     if graph is not None:
         write_picture(path, graph, context)
-    if device is not None:
-        say(f"device: {open_device(device).description}")
     if (budget := arguments.parse_bytes("--gpu-memory", gpu_memory)) is not None:
         say(f"with --gpu-memory {gpu_memory}: {_placed(path, description, budget).sentence()}")
     if as_json:

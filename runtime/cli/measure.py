@@ -241,7 +241,6 @@ def perplexity(
         ),
     ] = None,
     threads: arguments.Threads = None,
-    mtp: arguments.MTP = None,
     device: arguments.Device = "cpu",
     repack: arguments.Repack = "auto",
     as_json: arguments.AsJson = False,
@@ -254,7 +253,7 @@ def perplexity(
     given = given_model(model, hub)
     source = given.path
     opened = partial(_opened, threads=threads, context=context, device=device, repack=repack)
-    exported = partial(export_options, source, mtp=mtp or given.mtp, kv_type=kv_type, rope_scaling=rope_scaling)
+    exported = partial(export_options, source, mtp=given.mtp, kv_type=kv_type, rope_scaling=rope_scaling)
     engine, reference = opened(source, exported(activations=activations)), None
     if versus == "float32":
         reference = opened(source, exported(activations=versus))

@@ -19,7 +19,6 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
         context=model.context,
         sequences=sequences,
         kv_memory=parse_bytes("--kv-memory", model.kv_memory),
-        checkpoint_memory=parse_bytes("--checkpoint-memory", model.checkpoint_memory),
         cache_dir=model.cache_dir,
         cache_size=parse_bytes("--cache-size", model.cache_size),
         speculation=speculation,

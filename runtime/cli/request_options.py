@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from trigraph.runtime import Options
-from trigraph.runtime.cli.arguments import ConstraintArguments, SpeculationArguments
+from trigraph.runtime.cli.arguments import SpeculationArguments
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import TemplateArguments
+from trigraph.runtime.sampling.constraint import Constraint
 
 
 class EndArguments(Protocol):
@@ -26,9 +27,9 @@ class EndArguments(Protocol):
 def request_options(
     end: EndArguments,
     sampling: SamplingArguments,
-    constraint: ConstraintArguments,
     template: TemplateArguments,
     speculation: SpeculationArguments,
+    constraint: Constraint | None = None,
 ) -> Options:
     """The options. Raises TrigraphError for values out of range."""
     return Options(
@@ -36,10 +37,8 @@ def request_options(
         max_tokens=None if end.max_tokens == -1 else end.max_tokens,
         stop=tuple(end.stop or ()),
         ignore_eos=end.ignore_eos,
-        constraint=constraint.constraint(),
+        constraint=constraint,
         reasoning_budget=template.reasoning_budget,
         speculate=speculation.spec,
         draft_tokens=speculation.draft_tokens,
-        drafter=speculation.drafter,
-        draft_p_min=speculation.draft_p_min,
     )

@@ -49,7 +49,7 @@ def run(
 
     Without a prompt, on a terminal: chat.
     """
-    options = request_options(output, sampling, constraint, template, speculation)
+    options = request_options(output, sampling, template, speculation, constraint.constraint())
     text = prompt.text()
     if text is None and output.as_json:
         raise TrigraphError("--json needs a prompt (-p or -f)")

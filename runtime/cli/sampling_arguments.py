@@ -64,13 +64,6 @@ class SamplingArguments:
     frequency_penalty: Annotated[
         float, typer.Option(help="Like the presence penalty, but subtracted for each occurrence; 0: off.")
     ] = _SAMPLING.frequency_penalty
-    repeat_last_n: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of recent tokens that the penalties consider; -1: all, 0: none"
-            + _else(_SAMPLING.penalty_window)
-        ),
-    ] = None
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,7 +79,6 @@ class SamplingArguments:
             "top_p": self.top_p,
             "min_p": self.min_p,
             "repeat_penalty": self.repeat_penalty,
-            "penalty_window": self.repeat_last_n,
         }
         changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return replace(

@@ -11,7 +11,6 @@ import typer
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import (
-    ConstraintArguments,
     ModelArguments,
     SpeculationArguments,
     read_text,
@@ -205,7 +204,6 @@ def serve(
     server: ServerArguments,
     defaults: DefaultArguments,
     sampling: SamplingArguments,
-    constraint: ConstraintArguments,
     template: TemplateArguments,
     speculation: SpeculationArguments,
     models: ModelsArguments,
@@ -229,7 +227,7 @@ def serve(
     settings = Settings(
         model=first,
         aliases=tuple(others),
-        defaults=request_options(defaults, sampling, constraint, template, speculation),
+        defaults=request_options(defaults, sampling, template, speculation),
         template_variables=template.variables(),
         effort_map=defaults.efforts(),
         seed=None if sampling.seed == -1 else sampling.seed,

@@ -90,7 +90,7 @@ def _with_images(
     if shown.tower != (tower := model.vision.sha256):
         raise TrigraphError(
             f"the receipt's images were read by the vision tower {shown.tower[:16]}..., and this model has "
-            f"{tower[:16]}...; name its mmproj file, or a package with the same --tower-activations"
+            f"{tower[:16]}...; name its mmproj file"
         )
     return shown.prompt(ids, reader, images)
 

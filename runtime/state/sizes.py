@@ -53,7 +53,8 @@ class Budgets:
         """Numbers of sequences, slots and pages, each in so many buffers, where `free` bytes may be taken bit by bit.
 
         None: all memory is taken at once, and the least is chosen. Two slots for each sequence are the least: its own,
-        and that of the checkpoint that it started from. Raises TrigraphError when a budget does not hold one context.
+        and that of the checkpoint that it started from. Where KV memory alone is given, checkpoints take half as much:
+        those whose keys are gone serve nobody. Raises TrigraphError when a budget does not hold one context.
         """
         for name in ("sequences", "kv_memory", "checkpoint_memory"):
             if (value := getattr(self, name)) is not None:
@@ -67,6 +68,9 @@ class Budgets:
         sequences = self.sequences or min(slots // 2, DEFAULT_SEQUENCES)
         if self.checkpoint_memory is not None:
             slots = sequences + self.checkpoint_memory // slot_bytes
+        elif self.kv_memory is not None:
+            kept = min(sequences + int(self.kv_memory * _SLOTS_PART / _KV_PART) // slot_bytes, _MOST_SLOTS)
+            slots = max(slots, kept) if free is None else min(slots, kept)
         pages = sequences * limits.pages
         if self.kv_memory is not None:
             pages = self.kv_memory // page_bytes

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.body import Body
 from support.operators import Operator
 from support.row_bits import run_rows
 from trigraph.custom_ops.bias_activation.reference import bias_activation
@@ -78,14 +77,6 @@ def test_pytorch(isa: str, activation: str) -> None:
     approximate = "tanh" if activation == "gelu_tanh" else "none"
     wanted = torch.nn.functional.gelu(torch.from_numpy(x).double(), approximate=approximate)
     np.testing.assert_allclose(of_values(activation, x.reshape(-1)), wanted.numpy().reshape(-1), rtol=1e-6, atol=1e-6)
-
-
-@ALL
-def test_function_bodies(activation: str) -> None:
-    x, bias, residual = draw(5, 33)
-    for inputs in ([x, bias], [x, bias, residual]):
-        (y,) = Body("BiasActivation", inputs, [np.float32], {"activation": activation})(*inputs)
-        np.testing.assert_allclose(y, bias_activation(*inputs, activation=activation), rtol=1e-5, atol=2e-6)
 
 
 def test_no_rows_and_no_columns() -> None:

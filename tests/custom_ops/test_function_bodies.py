@@ -114,14 +114,6 @@ def test_gated_block_matmul() -> None:
     assert relative_error(y, gated_block_matmul(gate, up, known, "Q5_K")) < TOLERANCE
 
 
-def test_a_gate_alone() -> None:
-    weight, known = draw("Q5_0", 13, 320)
-    gate = np.random.default_rng(0).standard_normal((7, 320), dtype=np.float32)
-    attributes = {"type": "Q5_0", "activations": "float32", "scale": 0.25}
-    (y,) = Body("GatedBlockMatMul", [gate, None, weight], [np.float32], attributes)(gate, None, weight)
-    assert relative_error(y, gated_block_matmul(gate, None, known, "Q5_0", scale=0.25)) < TOLERANCE
-
-
 def test_rms_norm() -> None:
     x, residual = np.random.default_rng(0).standard_normal((2, 5, 33), dtype=np.float32)
     weight = np.random.default_rng(1).uniform(0.5, 1.5, 33).astype(np.float32)

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.body import Body
 from support.operators import Operator
 from support.row_bits import run_rows
 from trigraph.custom_ops.layer_norm.reference import layer_norm
@@ -39,13 +38,6 @@ def test_pytorch(isa: str, width: int) -> None:
     double = (torch.from_numpy(array).double() for array in (weight, bias))
     wanted = torch.nn.functional.layer_norm(torch.from_numpy(x).double(), (width,), *double, EPS)
     np.testing.assert_allclose(y, wanted.numpy(), rtol=2e-5, atol=3e-5)
-
-
-@pytest.mark.parametrize("width", [3, 65, 1152])
-def test_function_body(width: int) -> None:
-    x, weight, bias = draw(5, width)
-    (y,) = Body("LayerNorm", [x, weight, bias], [np.float32], {"eps": EPS})(x, weight, bias)
-    np.testing.assert_allclose(y, layer_norm(x, weight, bias, eps=EPS), rtol=1e-4, atol=1e-4)
 
 
 def test_rows_of_one_value(isa: str) -> None:

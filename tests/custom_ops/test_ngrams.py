@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.body import Body
 from support.gdn_cases import STEPS, make_step
 from support.operators import LIBRARY, THREADS, Operator, same_bits
 from support.row_bits import portable_kernels
@@ -38,7 +37,6 @@ def test_rows(isa: str, size: int, heads: int, lengths: list[int]) -> None:
     kernel = Operator("NgramRows", inputs, [np.int64], {"eos": 7})
     np.testing.assert_array_equal(kernel(*inputs, output_shapes=[expected.shape])[0], expected)
     assert (expected >= 0).all() and (expected < inputs[4].sum()).all()
-    np.testing.assert_array_equal(Body("NgramRows", inputs, [np.int64], {"eos": 7})(*inputs)[0], expected)
 
 
 def test_published_constants() -> None:
@@ -151,19 +149,6 @@ def test_mix(isa: str, shape: Shape, commit: bool) -> None:
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
         for other in kernels[1:]:
             assert all(same_bits(a, b) for a, b in zip(other(rows, window, step), found, strict=True))
-
-
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=str)
-def test_bodies(shape: Shape) -> None:
-    rng = np.random.default_rng(2)
-    for commit in (False, True):
-        kernel = Kernel(shape, commit)
-        for lengths, *rest in STEPS:
-            step, rows, window = make_step(lengths, *rest), draw_rows(rng, shape, sum(lengths)), kernel.window(5)
-            inputs = kernel.inputs(rows, window, step)
-            found = Body("NgramMix", inputs, [np.float32] * 2, kernel.attributes)(*inputs)
-            for actual, expected in zip(found, kernel.reference(rows, window, step), strict=True):
-                np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

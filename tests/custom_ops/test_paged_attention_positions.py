@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from support.attention_step import Attention, Heads, Step, assert_close, make_step
-from support.body import Body
 from support.operators import Operator, same_bits
 from support.row_bits import portable_kernels
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
@@ -67,21 +66,6 @@ def test_against_the_reference_and_the_bits_of_single_rows(isa: str, width: int,
         part = step.part(sequence, row, 1)
         alone = attention.attend(part, *attention.write(replace(part, past_key=key, past_value=value)))
         assert same_bits(alone[0], y[step.cu_seqlens[sequence] + row])
-
-
-@ALL_TYPES
-@ALL_SECTIONS
-def test_function_bodies(width: int, dtype: Any) -> None:
-    heads = heads_of(width, dtype)
-    step = make_step(heads, [9, 3], [2, 30])
-    body = Body("PagedKVWrite", list(step.write), [dtype] * 2, heads.attributes)
-    entries, own = body(*step.write), Attention(heads).write(step)
-    if dtype != np.uint8:
-        for found, wanted in zip(entries, own, strict=True):
-            assert_close(np.nan_to_num(found), np.nan_to_num(wanted), 1e-5 if dtype == np.float32 else 4e-3)
-    reads = step.attend(*own)
-    (y,) = Body("PagedAttention", list(reads), [np.float32], heads.attributes)(*reads)
-    assert_close(y, Attention(heads).attend(step, *own), 1e-5)
 
 
 def test_transformers(isa: str) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.body import Body
 from support.operators import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.patch_attention.reference import patch_attention
 
@@ -124,15 +123,6 @@ def test_transformers(isa: str, heads: int, width: int) -> None:
     ]
     wanted = torch.cat(mixed, 1).transpose(0, 1).reshape(len(qkv), -1).numpy()
     np.testing.assert_allclose(run(isa, [qkv, places, starts], heads), wanted, rtol=0, atol=5e-6)
-
-
-@pytest.mark.parametrize(("heads", "width"), SHAPES)
-def test_function_body(heads: int, width: int) -> None:
-    for lengths in ([1], [7, 20]):
-        inputs = draw(lengths, heads, width)
-        (y,) = Body("PatchAttention", inputs, [np.float32], {"heads": heads, "rope_theta": THETA})(*inputs)
-        wanted = patch_attention(*inputs, heads=heads, rope_theta=THETA)
-        np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-5)
 
 
 def test_no_patches() -> None:

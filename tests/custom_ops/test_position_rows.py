@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.body import Body
 from support.operators import Operator
 from support.row_bits import run_rows
 from trigraph.custom_ops.position_rows.reference import position_rows
@@ -53,12 +52,6 @@ def test_pytorch(isa: str) -> None:
     stretched = torch.nn.functional.interpolate(square, (height, width), mode="bilinear", align_corners=True)
     wanted = stretched[0].permute(1, 2, 0).reshape(height * width, -1).numpy()
     np.testing.assert_allclose(found, wanted + x + bias, rtol=1e-5, atol=1e-5)
-
-
-def test_function_body() -> None:
-    inputs = draw(9, 33)
-    (y,) = Body("PositionRows", inputs, [np.float32], {})(*inputs)
-    np.testing.assert_allclose(y, position_rows(*inputs), rtol=1e-5, atol=2e-6)
 
 
 def test_no_rows() -> None:

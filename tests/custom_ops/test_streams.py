@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.body import Body
 from support.operators import Operator, same_bits
 from support.row_bits import run_rows
 from trigraph.custom_ops.streams.reference import stream_mean, stream_norm
@@ -65,20 +64,6 @@ def test_no_rows() -> None:
     found = Operator("StreamNorm", [x, weight, block, inject], [np.float32] * 2, attributes)(x, weight, block, inject)
     assert [array.shape for array in found] == [(0, 80), (0, 80)]
     assert Operator("StreamMean", [x, x], [np.float32], {"streams": 4})(x, x)[0].shape == (0, 20)
-
-
-@pytest.mark.parametrize(("streams", "hidden"), SIZES)
-def test_bodies(streams: int, hidden: int) -> None:
-    x, weight, block, inject = draw(7, streams, hidden)
-    attributes: dict[str, Any] = {"streams": streams, "eps": EPS}
-    (y,) = Body("StreamNorm", [x, weight], [np.float32], attributes)(x, weight)
-    np.testing.assert_allclose(y, stream_norm(x, weight, **attributes)[0], rtol=1e-5, atol=1e-6)
-    given = [x, weight, block, inject]
-    found = Body("StreamNorm", given, [np.float32] * 2, attributes)(*given)
-    for actual, wanted in zip(found, stream_norm(x, weight, block, inject, **attributes), strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=5e-6)
-    (mean,) = Body("StreamMean", [x, x], [np.float32], {"streams": streams})(x, x)
-    np.testing.assert_allclose(mean, stream_mean(x, x, streams=streams), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

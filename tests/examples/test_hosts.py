@@ -138,26 +138,21 @@ def test_cpp_host_in_chunks_and_threads(
     assert ids([str(cpp_host), *settings, *package.arguments(3)], tmp_path)[0] == package.ids
 
 
-@pytest.mark.parametrize("portable", [False, True])
-def test_cpp_host_on_a_package_with_a_tower(
-    portable: bool, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
-) -> None:
+def test_cpp_host_on_a_package_with_a_tower(make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path) -> None:
     """Text alone, whose positions the graphs ask for."""
-    package = make("tiny-dense", "F32", tower=True, portable=portable)
-    library = [] if portable else ["--library", str(operator_library)]
-    assert ids([str(cpp_host), *library, *package.arguments(3)], tmp_path)[0] == package.ids
+    package = make("tiny-dense", "F32", tower=True)
+    command = [str(cpp_host), "--library", str(operator_library), *package.arguments(3)]
+    assert ids(command, tmp_path)[0] == package.ids
 
 
-@pytest.mark.parametrize(("portable", "chunk"), [(False, 512), (False, 5), (True, 512)])
-def test_cpp_host_with_images(
-    portable: bool, chunk: int, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("chunk", [512, 5])
+def test_cpp_host_with_images(chunk: int, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path) -> None:
     """A chunk of 5 cuts images."""
-    package = make("tiny-dense", "F32", tower=True, portable=portable)
-    library = [] if portable else ["--library", str(operator_library)]
+    package = make("tiny-dense", "F32", tower=True)
     for drafts in (0, 3):
         arguments, expected = image_arguments(package.path, tmp_path, drafts, TOKENS)
-        found, _ = ids([str(cpp_host), *library, "--chunk", str(chunk), *arguments], tmp_path)
+        command = [str(cpp_host), "--library", str(operator_library), "--chunk", str(chunk), *arguments]
+        found, _ = ids(command, tmp_path)
         assert found == expected
 
 
@@ -252,24 +247,11 @@ def node_host() -> list[str]:
     return [node, str(folder / "host.js")]
 
 
-@pytest.mark.parametrize(("geometry", "drafts"), [("trained", 0), ("trained", 3), ("trained", 7), ("tiny-streams", 3)])
-def test_node_host(geometry: str, drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafts", [0, 3, 7])
+def test_node_host(drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
     """A stock ONNX Runtime without our library."""
-    package = make(geometry, portable=True)
+    package = make(portable=True)
     assert ids([*node_host, *package.arguments(drafts)], tmp_path)[0] == package.ids
-
-
-def test_node_host_on_a_package_with_a_tower(make: Make, node_host: list[str], tmp_path: Path) -> None:
-    """Text alone, whose positions the graphs ask for."""
-    package = make("tiny-dense", "F32", tower=True, portable=True)
-    assert ids([*node_host, *package.arguments(3)], tmp_path)[0] == package.ids
-
-
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_node_host_with_images(drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
-    package = make("tiny-dense", "F32", tower=True, portable=True)
-    arguments, expected = image_arguments(package.path, tmp_path, drafts, TOKENS)
-    assert ids([*node_host, *arguments], tmp_path)[0] == expected
 
 
 PLAIN_SESSION = """

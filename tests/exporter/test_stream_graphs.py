@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,16 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from support.gguf_bytes import contents, gguf_bytes
-from support.hollow import write_hollow
 from support.row_bits import portable_kernels
 from support.small_streams import write_streams
 from trigraph.exporter import ExportOptions, export, read_manifest
-from trigraph.exporter.graphs.portable import memory_notice
 from trigraph.models import Model, open_model
 from trigraph.models.errors import TrigraphError
 from trigraph.models.reference_streams import StreamReference, StreamState
 from trigraph.models.synth import write_synthetic_mmproj
-from trigraph.runtime import Engine, load
+from trigraph.runtime import load
 from trigraph.runtime.execution.steps import Steps
 
 TOLERANCE = 2e-5
@@ -119,31 +116,6 @@ def test_quantised(tmp_path: Path) -> None:
     np.testing.assert_allclose(steps.prefill([steps.new_sequence()], [tokens]).logits[0], logits[-1], rtol=0, atol=1e-4)
 
 
-def test_portable(source: Path, text: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the library, function bodies compute the same."""
-    export(source, tmp_path / "package", ExportOptions(kv_type="f32", portable=True))
-    monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", str(tmp_path))
-    engine: Engine = load(tmp_path / "package", context=100)
-    tokens, _, logits = text
-    sequence = engine.steps.new_sequence()
-    row = engine.steps.prefill([sequence], [tokens[:21]])
-    np.testing.assert_allclose(row.logits[0], logits[20], rtol=0, atol=1e-4)
-    engine.steps.verify([sequence], [[1, 2, 3]])
-    engine.steps.keep(sequence, 0)
-    rows = engine.steps.verify([sequence], [tokens[21:24]])
-    engine.steps.keep(sequence, 2)
-    np.testing.assert_allclose(rows.logits, logits[21:24], rtol=0, atol=1e-4)
-    rows = engine.steps.verify([sequence], [tokens[23:26]])
-    np.testing.assert_allclose(rows.logits, logits[23:26], rtol=0, atol=1e-4)
-
-
-def test_memory_of_portable_packages(tmp_path: Path) -> None:
-    """A host without the library unpacks 6 G weights, and not the 51 G of the table of n-grams."""
-    model = open_model(write_hollow("qwen3.8-flash-next", tmp_path / "model.gguf", vocab=320))
-    (notice,) = memory_notice(model)
-    assert re.search(r"takes about (\d\d) GB to open a graph", notice)
-
-
 @pytest.mark.parametrize("top", [3, 20])
 def test_attention_over_groups(tmp_path: Path, top: int) -> None:
     """Rows that do not see all: prefills, verifies with rejects, and drafts, whose head chooses for itself."""
@@ -235,12 +207,11 @@ def _first_draft(steps: Steps) -> bytes:
     return steps.draft([sequence], [4]).logits.tobytes()
 
 
-@pytest.mark.parametrize("hnorm", ["whole", "streams"])
-def test_drafts(source: Path, text: Any, tmp_path: Path, hnorm: str) -> None:
-    """Chains behind a prefill, and behind verifies whose rows the head has not seen; both ways to norm streams."""
-    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32", hnorm=hnorm))
+def test_drafts(source: Path, text: Any, tmp_path: Path) -> None:
+    """Chains behind a prefill, and behind verifies whose rows the head has not seen."""
+    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32"))
     steps = load(tmp_path / "package", context=100, device="cpu").steps
-    (tokens, hidden, _), reference = text, StreamReference(open_model(source), whole_hnorm=hnorm == "whole")
+    (tokens, hidden, _), reference = text, StreamReference(open_model(source))
     sequence = steps.new_sequence()
     steps.prefill([sequence], [tokens[:50]])
     for end in (50, 52, 60):
@@ -256,9 +227,9 @@ def test_drafts(source: Path, text: Any, tmp_path: Path, hnorm: str) -> None:
             found = steps.draft_more([sequence], found.tokens.tolist(), found.hidden)
 
 
-def test_other_norms_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrigraphError, match="hnorm is 'half', expected one of whole, streams"):
-        export(source, tmp_path / "package", ExportOptions(hnorm="half"))
+def test_no_function_bodies(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrigraphError, match="the model has residual streams: portable packages, which run without"):
+        export(source, tmp_path / "package", ExportOptions(portable=True))
 
 
 def test_no_tower(source: Path, tmp_path: Path) -> None:

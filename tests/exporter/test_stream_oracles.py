@@ -117,7 +117,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Of five random models."""
     folder, context = tmp_path_factory.mktemp("streams"), LENGTH + DRAFTS
     source = write_streams(folder / "model.gguf", heads=8, seed=request.param, context=context)
-    export(source, folder / "package", ExportOptions(kv_type="f32", activations="float32", hnorm="streams"))
+    export(source, folder / "package", ExportOptions(kv_type="f32", activations="float32"))
     steps = load(folder / "package", threads=2, context=context, sequences=1, device="cpu").steps
     tokens = np.random.default_rng(request.param).integers(0, steps.vocab, LENGTH + 1)
     model, edges = open_model(source), Edges()
@@ -177,24 +177,30 @@ def test_llama_cpp(case: Case) -> None:
 
 
 def test_drafts(case: Case) -> None:
-    """Chains behind each prompt, from the reference's hidden rows. One that the head's edge turns aside ends there."""
+    """Chains behind each prompt, from the reference's hidden rows. One that the head's edge turns aside ends there.
+
+    Of ours by the reference, and of llama.cpp, which norms each stream by itself, by a reference that does so too.
+    """
     before = np.concatenate([np.zeros_like(case.hidden[:1]), case.hidden])
-    reference, state, done = StreamReference(case.model, whole_hnorm=False), StreamState(), 0
+    ours, apart = (StreamReference(case.model, whole_hnorm=whole) for whole in (True, False))
+    own, state, done = StreamState(), StreamState(), 0
     with closing(LlamaSteps(case.model.file.paths[0], case.model.config.vocab, LENGTH + DRAFTS)) as llama:
         for length in PROMPTS:
             for at in range(done, length, CHUNK):
                 part = slice(at, min(at + CHUNK, length))
-                reference.mtp(case.tokens[part], before[part], state)
+                ours.mtp(case.tokens[part], before[part], own)
+                apart.mtp(case.tokens[part], before[part], state)
             done, last, edges = length + 1, slice(length, length + 1), Edges()
-            with edges.seen():
-                drafts, expected = reference.draft(case.tokens[last], before[last], DRAFTS, state)
+            drafts, expected = ours.draft(case.tokens[last], before[last], DRAFTS, own)
             tokens, logits = drafts_of(case.steps, case.tokens[: length + 1].tolist())
             assert tokens == drafts.tolist() and np.abs(logits - expected).max() < TOLERANCE
+            with edges.seen():
+                drafts, expected = apart.draft(case.tokens[last], before[last], DRAFTS, state)
             theirs = llama.drafts(case.tokens[: length + 1], before[: length + 1], DRAFTS)
-            differ = ~(np.abs(logits - theirs).max(axis=1) < TOLERANCE)
+            differ = ~(np.abs(expected - theirs).max(axis=1) < TOLERANCE)
             equal = int(differ.argmax()) if differ.any() else DRAFTS
             assert equal == DRAFTS or (edges.tied[equal] and length in (2051, 2052))
-            assert tokens[:equal] == theirs[:equal].argmax(axis=1).tolist()
+            assert drafts[:equal].tolist() == theirs[:equal].argmax(axis=1).tolist()
 
 
 def drafts_of(steps: Steps, tokens: list[int]) -> tuple[list[int], Rows]:

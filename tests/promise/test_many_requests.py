@@ -1,13 +1,12 @@
 """Requests at random on real graphs: each gets the very tokens that it gets alone, whatever runs beside it.
 
 Arrivals, lengths, seeds, constraints, penalties, priorities, cancels and preemptions are drawn at random; the cache is
-cold, warm or too small, and there are pages for half of what is asked. TRIGRAPH_REQUESTS sets how many requests.
+cold, warm or too small, and there are pages for half of what is asked.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 
 import pytest
 
@@ -18,7 +17,7 @@ from support.random_requests import MODELS, Asked, folder, requests_of
 from support.rounds import finish, queued, run_round
 from trigraph.runtime import Engine, load
 
-COUNT = int(os.environ.get("TRIGRAPH_REQUESTS", "40"))
+COUNT = 40
 CONTEXT, SEQUENCES = 200, 4
 # Threads, contexts that the KV pages hold, and slots for checkpoints beside the two of each sequence. Four requests may
 # need four contexts.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -119,9 +118,6 @@ class Browser:
         """What the console has since the last call: errors of scripts and of the content security policy among it."""
         entries = self.call("POST", "se/log", type="browser")
         return [entry["message"] for entry in entries]
-
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("GET", "screenshot")))
 
 
 def _call(method: str, address: str, body: dict[str, Any]) -> Any:

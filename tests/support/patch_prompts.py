@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trigraph.models import Model
-from trigraph.models.reference import Array
+from trigraph.models.reference_layers import Array
 from trigraph.models.rope_positions import ImageSpan
 
 PROMPTS: dict[str, list[tuple[int, int]]] = {

@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
@@ -63,36 +62,6 @@ def real_metadata(size: int) -> dict[str, Any]:
 def real_template(name: str) -> str:
     """A model's chat template by the name that `trl` gives it, for instance "qwen3_5_think"."""
     return (_package("trl") / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
-
-
-def write_real(base: Path, out: Path, template: str | None = None) -> Path:
-    """Writes a GGUF file with the weights of `base` and the real vocabulary of its size, and a chat template."""
-    reader = gguf.GGUFReader(base)
-    size = next(int(tensor.shape[1]) for tensor in reader.tensors if tensor.name == "token_embd.weight")
-    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
-    for key, field in reader.fields.items():
-        if not key.startswith(("GGUF.", "tokenizer.", "general.architecture")):
-            items = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(key, field.contents(), field.types[0], items)
-    metadata = real_metadata(size)
-    writer.add_tokenizer_model(metadata["tokenizer.ggml.model"])
-    writer.add_tokenizer_pre(metadata["tokenizer.ggml.pre"])
-    writer.add_token_list(metadata["tokenizer.ggml.tokens"])
-    writer.add_token_types(metadata["tokenizer.ggml.token_type"].tolist())
-    writer.add_token_merges(metadata["tokenizer.ggml.merges"])
-    writer.add_eos_token_id(metadata["tokenizer.ggml.eos_token_id"])
-    writer.add_pad_token_id(metadata["tokenizer.ggml.padding_token_id"])
-    writer.add_bos_token_id(metadata["tokenizer.ggml.bos_token_id"])
-    writer.add_add_bos_token(False)
-    if template is not None:
-        writer.add_chat_template(template)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return out
 
 
 def _package(name: str) -> Path:

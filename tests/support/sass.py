@@ -19,8 +19,6 @@ FILES = sorted(path for path in SOURCES.rglob("*.cu") if path.stem not in ("devi
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
 FLAGS = ("-fatbin", "-O3", "-std=c++17", "-fmad=false", "-DTRIGRAPH_ISA=cuda", '-DTRIGRAPH_VERSION="0"')
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
-_REGISTER = re.compile(r"\bR(\d+)(\.64)?\b")
-_WIDTH = {"8": 1, "U8": 1, "S8": 1, "16": 2, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
 
 @dataclass(frozen=True)
@@ -40,26 +38,6 @@ class Kernel:
         """Instructions whose operation begins so."""
         return sum(name.startswith(operation) for name, _ in self.instructions)
 
-    def bytes_in_flight(self) -> int:
-        """The most bytes that a thread has asked global memory for when it first needs some of them.
-
-        In the order of the code: an instruction that reads a loaded register waits for it and for all loads before.
-        """
-        waiting: list[tuple[int, int, int]] = []  # first register, registers, bytes
-        most = 0
-        for name, operands in self.instructions:
-            target, _, rest = operands.partition(",")
-            used = {int(number) for number, _ in _REGISTER.findall(operands if not name.startswith("LDG") else rest)}
-            used |= {int(number) + 1 for number, wide in _REGISTER.findall(rest) if wide}
-            hit = max((i for i, (first, n, _) in enumerate(waiting) if used & set(range(first, first + n))), default=-1)
-            if hit >= 0:
-                most = max(most, sum(size for _, _, size in waiting))
-                del waiting[: hit + 1]
-            if name.startswith("LDG") and (match := _REGISTER.search(target)):
-                size = _bytes(name)
-                waiting.append((int(match[1]), max(1, size // 4), size))
-        return most
-
 
 def tool(name: str) -> str | None:
     """A program of the CUDA toolkit: from the Python packages of the extra `sass`, or on PATH."""
@@ -70,11 +48,6 @@ def tool(name: str) -> str | None:
 def missing() -> list[str]:
     """The programs that are not here."""
     return [name for name in TOOLS if tool(name) is None]
-
-
-def kernels(sources: Sequence[Path], architecture: str, folder: Path) -> list[Kernel]:
-    """The kernels of some .cu files as nvcc compiles them for an architecture (`sm_90`)."""
-    return read(compiled(sources, {architecture: architecture.replace("sm", "compute")}, folder), architecture)
 
 
 def compiled(sources: Sequence[Path], architectures: Mapping[str, str], folder: Path) -> list[Path]:
@@ -107,10 +80,6 @@ def read(fatbins: Sequence[Path], architecture: str) -> list[Kernel]:
             found.append(Kernel(name, *resources[name], code))
     names = _demangled([kernel.name for kernel in found])
     return [replace(kernel, name=plain_name(name)) for kernel, name in zip(found, names, strict=True)]
-
-
-def _bytes(operation: str) -> int:
-    return next((_WIDTH[part] for part in operation.split(".")[1:] if part in _WIDTH), 4)
 
 
 def _demangled(symbols: Sequence[str]) -> list[str]:

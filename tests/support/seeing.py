@@ -99,8 +99,3 @@ class Seen:
         """Computes the prompt up to there; what the step gives."""
         tokens, rows = self.piece(sequence.length, stop)
         return engine.steps.prefill([sequence], [tokens], [rows])
-
-
-def cuts_of(length: int, cuts: Sequence[int]) -> list[int]:
-    """The ends of the pieces that cuts leave."""
-    return [*[cut for cut in cuts if 0 < cut < length], length]

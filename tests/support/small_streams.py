@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.model import open_model
-from trigraph.models.reference import Array
+from trigraph.models.reference_layers import Array
 from trigraph.models.reference_streams import StreamReference
 from trigraph.models.synth import write_synthetic
 

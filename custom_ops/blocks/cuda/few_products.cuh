@@ -244,22 +244,18 @@ __device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parke
 }
 
 // A kernel that begins early has the time for a pass without rows.
-#if !defined(TRIGRAPH_PASS_WITHOUT_ROWS)
-#define TRIGRAPH_PASS_WITHOUT_ROWS kCanBeginEarly
-#endif
-
 template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
-  meet_few<kMost, false, TRIGRAPH_PASS_WITHOUT_ROWS && kMost <= kFirstRows>(
-      walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
-        allow_next();
-        await_previous();
-        prepare_rows(tasks, task, x_bytes, prepared);
-      });
+  meet_few<kMost, false, kCanBeginEarly && kMost <= kFirstRows>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                                                [&](char* prepared) {
+                                                                  allow_next();
+                                                                  await_previous();
+                                                                  prepare_rows(tasks, task, x_bytes, prepared);
+                                                                });
 }
 
 template <class... F>

@@ -1,16 +1,14 @@
 // A host of portable trigraph packages that uses the graphs' contract, the manifest, and nothing else of trigraph:
 // greedy speculative decoding of several prompts in one batch, in a stock ONNX Runtime. Prints the ids that follow each
-// prompt, a line for each, and counts to stderr. A prompt may show images: IMAGE in its list of ids is the next file of
-// --image.
+// prompt, a line for each, and counts to stderr.
 //
-//     node host.js PACKAGE [--tokens N] [--drafts N] [--image PPM] ID,IMAGE,ID,... ...
+//     node host.js PACKAGE [--tokens N] [--drafts N] ID,ID,... ...
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import * as ort from "onnxruntime-node";
-import { inputsOf, readPpm } from "./images.js";
 
-const CONTRACT_VERSIONS = [6, 7, 8]; // 7 has images, 8 residual streams
+const CONTRACT_VERSION = 6; // of text, and one residual stream
 const int32 = (values, dims) => new ort.Tensor("int32", Int32Array.from(values), dims);
 const int64 = (values, dims = [values.length]) =>
   new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), dims);
@@ -18,31 +16,19 @@ const int64 = (values, dims = [values.length]) =>
 const anything = {
   float32: (size) => new Float32Array(size).fill(NaN),
   float16: (size) => new Uint16Array(size).fill(0xffff),
-  uint8: (size) => new Uint8Array(size).fill(0xff),
 };
-
-// Of the token at a place: text behind a prompt has three equal ones.
-const positionOf = (prompt, place) => prompt.positions[place] ?? Array(3).fill(place + prompt.shift);
-
-function joined(rows, width) {
-  const found = new Float32Array(rows.length * width);
-  rows.forEach((row, i) => found.set(row, i * width));
-  return found;
-}
 
 class Host {
   static async open(folder, drafts) {
     const host = new Host();
     host.manifest = JSON.parse(readFileSync(join(folder, "manifest.json"), "utf8"));
-    if (!CONTRACT_VERSIONS.includes(host.manifest.contract_version))
-      throw new Error(`contract_version is ${host.manifest.contract_version}, this host knows ${CONTRACT_VERSIONS}`);
+    if (host.manifest.contract_version !== CONTRACT_VERSION)
+      throw new Error(`contract_version is ${host.manifest.contract_version}, this host knows ${CONTRACT_VERSION}`);
     if (!host.manifest.portable) throw new Error(`${folder}: export it with --portable`);
-    const { hidden, streams } = host.manifest.config;
-    host.width = hidden * (streams?.count ?? 1); // of hidden rows, which hold all streams
-    host.end = streams?.ngrams?.eos ?? 0; // stands before the start of a text, where n-grams look
+    host.width = host.manifest.config.hidden;
     host.sessions = {};
-    host.folder = folder;
-    for (const name of drafts ? ["prefill", "draft", "verify"] : ["prefill", "verify"]) await host.session(name);
+    for (const name of drafts ? ["prefill", "draft", "verify"] : ["prefill", "verify"])
+      host.sessions[name] = await ort.InferenceSession.create(join(folder, `${name}.onnx`), { logSeverityLevel: 3 });
     return host;
   }
 
@@ -59,47 +45,6 @@ class Host {
     );
   }
 
-  async session(name) {
-    this.sessions[name] ??= await ort.InferenceSession.create(join(this.folder, `${name}.onnx`), {
-      logSeverityLevel: 3,
-    });
-    return this.sessions[name];
-  }
-
-  // A prompt from a list of ids and IMAGE: its ids (0 in the place of each token of an image), their positions on the
-  // axes time, row and column, and the rows of image tokens with their places.
-  async prompt(list, files) {
-    const prompt = { ids: [], positions: [], rows: [], places: [], shift: 0 };
-    for (const word of list.split(",")) {
-      const at = prompt.ids.length + prompt.shift;
-      if (word !== "IMAGE") {
-        prompt.positions.push([at, at, at]);
-        prompt.ids.push(Number(word));
-        continue;
-      }
-      const { rows, columns, embeddings } = await this.see(files.shift());
-      for (let token = 0; token < rows * columns; ++token) {
-        prompt.positions.push([at, at + Math.floor(token / columns), at + (token % columns)]);
-        prompt.places.push(prompt.ids.length);
-        prompt.rows.push(embeddings.subarray(token * this.width, (token + 1) * this.width));
-        prompt.ids.push(0);
-      }
-      prompt.shift += Math.max(rows, columns) - rows * columns;
-    }
-    return prompt;
-  }
-
-  async see(file) {
-    if (!file) throw new Error("a prompt has no image: give one with --image");
-    const pixels = readPpm(file);
-    const given = inputsOf(pixels, this.manifest.images.tower);
-    const feeds = Object.fromEntries(
-      Object.entries(given).map(([name, [type, values, dims]]) => [name, new ort.Tensor(type, values, dims)]),
-    );
-    const { embeddings } = await (await this.session("vision")).run(feeds);
-    return { rows: pixels.height / 32, columns: pixels.width / 32, embeddings: embeddings.data };
-  }
-
   // One step of a graph. A row of `batch`: { text, tokens, past, before: hidden rows, one after the other }.
   async run(name, batch) {
     const texts = batch.map((row) => row.text);
@@ -107,33 +52,15 @@ class Host {
     const pages = texts.flatMap(({ slot }) => Array.from({ length: this.pages }, (_, page) => slot * this.pages + page));
     const count = [batch.length];
     const before = batch.flatMap((row) => Array.from(row.before ?? []));
-    const positions = batch.flatMap((row) => row.tokens.map((_, i) => positionOf(row.text.prompt, row.past + i)));
-    const lasts = ends.slice(1).map((end) => positions[end - 1]);
-    const axes = (list) => int32([0, 1, 2].flatMap((axis) => list.map((at) => at[axis])), [3, list.length]);
-    // Image tokens are all computed in the prefill, which has whole prompts.
-    const shown = name === "prefill" ? texts.map((text) => text.prompt) : [];
-    const imageRows = shown.flatMap((prompt) => prompt.rows);
-    const imagePlaces = shown.flatMap((prompt, i) => prompt.places.map((place) => ends[i] + place));
     const inputs = {
       input_ids: int64(batch.flatMap((row) => row.tokens)),
       cu_seqlens: int32(ends, [batch.length + 1]),
       past_lens: int32(batch.map((row) => row.past), count),
       accepted: int32(texts.map((text) => text.accepted), count),
-      previous_ids: int64(
-        batch.flatMap(({ text, past }) => {
-          const known = [this.end, this.end, ...text.prompt.ids, ...(text.answer ?? [])]; // but for drafts
-          return [known[past] ?? 0, known[past + 1] ?? 0];
-        }),
-        [batch.length, 2],
-      ),
       slots_in: int32(texts.map((text) => text.slot), count),
       slots_out: int32(texts.map((text) => text.slot), count),
       page_table: int32(pages, [batch.length, this.pages]),
       prev_hidden: new ort.Tensor("float32", Float32Array.from(before), [before.length / this.width, this.width]),
-      positions: axes(positions),
-      last_positions: axes(lasts),
-      image_rows: new ort.Tensor("float32", joined(imageRows, this.width), [imageRows.length, this.width]),
-      image_places: int64(imagePlaces, [imagePlaces.length, 1]),
     };
     const session = this.sessions[name];
     const feeds = Object.fromEntries(
@@ -147,9 +74,9 @@ class Host {
   }
 
   async prefill(prompts) {
-    const texts = prompts.map((prompt, slot) => ({ prompt, slot, length: prompt.ids.length, accepted: 0 }));
+    const texts = prompts.map((ids, slot) => ({ slot, length: ids.length, accepted: 0 }));
     const before = new Float32Array(this.width);
-    const batch = texts.map((text) => ({ text, tokens: text.prompt.ids, past: 0, before }));
+    const batch = texts.map((text, i) => ({ text, tokens: prompts[i], past: 0, before }));
     const { tokens, rows } = await this.run("prefill", batch);
     // `kept`: the model's choices of the last round; the last one is not in the state yet. `before`: the hidden row of
     // the token before each of them.
@@ -196,17 +123,14 @@ const { values, positionals } = parseArgs({
   options: {
     tokens: { type: "string", default: "32" },
     drafts: { type: "string", default: "3" },
-    image: { type: "string", multiple: true, default: [] },
   },
 });
 const [folder, ...lists] = positionals;
 const [wanted, drafts] = [Number(values.tokens), Number(values.drafts)];
 
 const host = await Host.open(folder, drafts);
-const prompts = [];
-for (const list of lists) prompts.push(await host.prompt(list, values.image));
-if (values.image.length) throw new Error("an image has no place: write IMAGE into a prompt");
-host.allocate(prompts.length, wanted + Math.max(...prompts.map((prompt) => prompt.ids.length)));
+const prompts = lists.map((list) => list.split(",").map(Number));
+host.allocate(prompts.length, wanted + Math.max(...prompts.map((ids) => ids.length)));
 const texts = await host.prefill(prompts);
 let [drafted, agreed] = [0, 0];
 for (;;) {

@@ -24,7 +24,7 @@ inline void copy_bytes(uint64_t& state, void* to, const void* from, int bytes) {
 inline void await_bytes(uint64_t& state, int round) {
   {
     const races::Unwatched unwatched;
-    while (int(state >> 32) <= round) yield(0, block.ranks * block.size.x);
+    while (int(state >> 32) <= round) yield(0, block.size.x);
     if (int(state >> 32) > round + 1) die("a round of bulk copies was missed");
   }
   races::acquire(&state);

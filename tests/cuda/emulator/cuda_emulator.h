@@ -45,31 +45,24 @@ inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 
 namespace emulator {
 
-// `ranks`: blocks of a cluster, neighbours in x. What static memory a kernel shares is all blocks' then: it has none.
-inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes, unsigned ranks) {
+inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes) {
   const std::lock_guard<std::mutex> lock(running);
-  const unsigned count = ranks * static_cast<unsigned>(threads);
+  const unsigned count = static_cast<unsigned>(threads);
   if (shared_bytes > kMostShared || count > kMostThreads) die("a launch asks for more than every device has");
-  if (grid.y > 65535 || grid.z > 65535 || grid.x % ranks || (ranks > 1 && threads % kWarp))
-    die("a grid is not one that devices take");
+  if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
   while (block.made < count) make_fiber(block.made++);
   block.body = &body;
   block.grid = grid;
-  block.size = dim3(count / ranks);
-  block.ranks = ranks;
-  for (uint64_t left = uint64_t{grid.x} / ranks * grid.y * grid.z; left--;) {
-    const uint64_t x = grid.x / ranks;
-    block.index = dim3(left % x * ranks, left / x % grid.y, left / x / grid.y);
-    block.idle = 0;
-    block.all.begin(count);
-    for (unsigned rank = 0; rank < ranks; ++rank) {
-      block.meetings[rank].begin(count / ranks);
-      poison(block.shared[rank], shared_bytes);
-      std::memset(block.shared[rank] + shared_bytes, 0xff, kBehindShared);
-    }
+  block.size = dim3(count);
+  for (uint64_t left = uint64_t{grid.x} * grid.y * grid.z; left--;) {
+    block.index = dim3(left % grid.x, left / grid.x % grid.y, left / grid.x / grid.y);
+    block.live = count;
+    block.current = block.arrived = block.idle = 0;
+    block.votes = 0;
+    poison(block.shared, shared_bytes);
+    std::memset(block.shared + shared_bytes, 0xff, kBehindShared);
     for (unsigned i = 0; i < count; ++i) {
-      Fiber& fiber = block.fibers[i];
-      fiber.done = false, fiber.rank = i / block.size.x, fiber.thread = i % block.size.x;
+      block.fibers[i].done = false;
       Warp& warp = block.warps[i / kWarp];
       if (i % kWarp == 0) warp.size = warp.arrived = 0;
       ++warp.size;
@@ -80,18 +73,16 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
     races::release(&block.started);
     resume(block.scheduler, block.fibers[(block.dice >> 8) % count]);
     races::acquire(&block.ended);
-    for (unsigned rank = 0; rank < ranks; ++rank) {
-      const char* behind = block.shared[rank] + shared_bytes;
-      if (std::count(behind, behind + kBehindShared, '\xff') != kBehindShared)
-        die("a block wrote behind its shared memory");
-    }
+    const char* behind = block.shared + shared_bytes;
+    if (std::count(behind, behind + kBehindShared, '\xff') != kBehindShared)
+      die("a block wrote behind its shared memory");
   }
 }
 
 inline void launch(const void* kernel, const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes,
-                   cudaStream_t stream, unsigned ranks) {
+                   cudaStream_t stream) {
   enqueue(
-      {kernel, {grid.x, grid.y, grid.z}, threads, shared_bytes}, [=] { run(body, grid, threads, shared_bytes, ranks); },
+      {kernel, {grid.x, grid.y, grid.z}, threads, shared_bytes}, [=] { run(body, grid, threads, shared_bytes); },
       stream);
 }
 
@@ -115,13 +106,13 @@ inline void check_zones(const char* memory, size_t bytes, size_t zone) {
 
 }  // namespace emulator
 
-#define threadIdx (dim3(emulator::thread(), 0, 0))
-#define blockIdx (emulator::block_index())
+#define threadIdx (dim3(emulator::current(), 0, 0))
+#define blockIdx (emulator::block.index)
 #define blockDim (emulator::block.size)
 #define gridDim (emulator::block.grid)
 
-inline void __syncthreads() { emulator::block_barrier(0); }
-inline int __syncthreads_or(int vote) { return emulator::block_barrier(vote != 0); }
+inline void __syncthreads() { emulator::barrier(0); }
+inline int __syncthreads_or(int vote) { return emulator::barrier(vote != 0); }
 inline void __syncwarp() { emulator::warp_barrier(); }
 inline void __threadfence() {}
 inline void __threadfence_system() {}

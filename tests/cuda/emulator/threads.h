@@ -1,5 +1,5 @@
 // The threads of a block as fibers that run in turns: where they change, at barriers and in what lanes of a warp
-// exchange, and what memory holds before they write it. Blocks of a cluster run together, each with its own threads.
+// exchange, and what memory holds before they write it.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,12 @@ namespace emulator {
 
 constexpr size_t kStack = 64 << 10;
 constexpr int kWarp = 32;
-constexpr unsigned kMostThreads = 1024;  // of a block, or of a cluster's
-constexpr unsigned kMostCluster = 4;     // blocks
-constexpr int kMostWords = 6;            // that a lane gives at once
+constexpr unsigned kMostThreads = 1024;
+constexpr int kMostWords = 6;  // that a lane gives at once
 
 struct Fiber {
   Stack stack;
-  unsigned index = 0, thread = 0, rank = 0;
+  unsigned index = 0;
   bool done = false, awaited = false;  // awaited: the launches before
   void* watched = nullptr;
   std::unique_ptr<char[]> memory;
@@ -46,45 +45,29 @@ struct Warp {
 constexpr size_t kMostShared = 98 << 10;   // of the 99 KB that the smallest devices give a block, variables beside it
 constexpr size_t kBehindShared = 4 << 10;  // what no block may write
 
-[[noreturn]] inline void die(const char* what) {
-  std::fprintf(stderr, "CUDA emulator: %s\n", what);
-  std::abort();
-}
-
-// Where threads wait for each other: those of a block, or all of a cluster.
-struct Meeting {
-  unsigned live = 0, arrived = 0, generation = 0;
-  int votes = 0, verdict = 0;
-  char met = 0;  // what orders threads
-
-  void begin(unsigned threads) { live = threads, arrived = 0, votes = 0; }
-  void leave() {
-    --live;
-    if (live && live == arrived) die("a thread ended before a barrier that others wait at");
-  }
-};
-
-// The block that runs, or the cluster: of each of its blocks the threads, one after the other. Kernels of two sessions
-// take turns.
+// The block that runs; kernels of two sessions take turns.
 struct Block {
   Fiber fibers[kMostThreads];
   Warp warps[kMostThreads / kWarp];
   unsigned made = 0;  // fibers
   const std::function<void()>* body = nullptr;
-  dim3 grid, size, index;                      // index: of the cluster's first block
-  unsigned ranks = 1;                          // blocks of the cluster
-  unsigned current = 0, thread = 0, rank = 0;  // of the thread that runs
-  unsigned idle = 0;                           // turns in which nobody got on
-  Meeting meetings[kMostCluster], all;         // of each block; of all threads
+  dim3 grid, size, index;
+  unsigned current = 0, live = 0, arrived = 0, generation = 0, idle = 0;
   unsigned dice = 1;
   bool descending = false;  // the order of turns
+  int votes = 0, verdict = 0;
   Stack scheduler;
   void* scheduler_watched = nullptr;
-  char started = 0, ended = 0;  // what orders threads: begin and end
-  alignas(16) char shared[kMostCluster][kMostShared + kBehindShared];
+  char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
+  alignas(16) char shared[kMostShared + kBehindShared];
 };
 inline Block block;  // NOLINT(bugprone-throwing-static-initialization): a program without memory may end
 inline std::mutex running;
+
+[[noreturn]] inline void die(const char* what) {
+  std::fprintf(stderr, "CUDA emulator: %s\n", what);
+  std::abort();
+}
 
 // A number that a test may set.
 inline int64_t setting(const char* name, int64_t otherwise) noexcept {
@@ -96,21 +79,18 @@ inline void poison(void* memory, size_t bytes) {
   std::memset(memory, 0xff, bytes);
   uninitialised::mark(memory, bytes);
 }
+inline char* shared_memory() { return block.shared; }
 
-// The thread that runs: its fiber, its number in its block, and the block's in the cluster.
+// The thread that runs.
 #if defined(__SANITIZE_THREAD__)
-#define TRIGRAPH_UNWATCHED __attribute__((no_sanitize_thread, noinline))
-#else
-#define TRIGRAPH_UNWATCHED
+__attribute__((no_sanitize_thread, noinline))
 #endif
-TRIGRAPH_UNWATCHED inline unsigned current() { return block.current; }
-TRIGRAPH_UNWATCHED inline unsigned thread() { return block.thread; }
-TRIGRAPH_UNWATCHED inline unsigned rank() { return block.rank; }
-inline dim3 block_index() { return dim3(block.index.x + rank(), block.index.y, block.index.z); }
-inline char* shared_memory() { return block.shared[rank()]; }
+inline unsigned current() {
+  return block.current;
+}
 
 [[gnu::always_inline]] inline void resume(Stack& left, Fiber& fiber) {
-  block.current = fiber.index, block.thread = fiber.thread, block.rank = fiber.rank;
+  block.current = fiber.index;
   races::enter(fiber.watched);
   change_stack(&left, &fiber.stack);
 }
@@ -137,8 +117,7 @@ inline Fiber& following(const Fiber& fiber, unsigned first, unsigned count) {
 
 // Lets the next of those threads run.
 [[gnu::always_inline]] inline void yield(unsigned first, unsigned count) {
-  if (++block.idle > 3 * block.ranks * block.size.x)
-    die("all threads wait: a barrier or shuffle is not reached by some");
+  if (++block.idle > 3 * block.size.x) die("all threads wait: a barrier or shuffle is not reached by some");
   Fiber& self = block.fibers[block.current];
   Fiber& next = following(self, first, count);
   if (&next != &self) resume(self.stack, next);
@@ -154,10 +133,10 @@ inline void live() {
     Fiber& self = block.fibers[block.current];
     self.done = true;
     block.idle = 0;
-    block.meetings[rank()].leave();
-    block.all.leave();
-    if (block.all.live) {
-      resume(self.stack, following(self, 0, block.ranks * block.size.x));
+    --block.live;
+    if (block.live && block.live == block.arrived) die("a thread ended before a barrier that others wait at");
+    if (block.live) {
+      resume(self.stack, following(self, 0, block.size.x));
     } else {
       races::enter(block.scheduler_watched);
       change_stack(&self.stack, &block.scheduler);
@@ -177,35 +156,26 @@ inline void make_fiber(unsigned index) {
   make_stack(fiber.stack, fiber.memory.get(), kStack - end, live);
 }
 
-inline int wait_at(Meeting& meeting, int vote) {
+inline int wait_for_block(int vote) {
   const races::Unwatched unwatched;
-  const unsigned generation = meeting.generation;
-  meeting.votes |= vote;
-  if (++meeting.arrived == meeting.live) {
-    meeting.verdict = meeting.votes;
-    meeting.votes = 0;
-    meeting.arrived = 0;
+  const unsigned generation = block.generation;
+  block.votes |= vote;
+  if (++block.arrived == block.live) {
+    block.verdict = block.votes;
+    block.votes = 0;
+    block.arrived = 0;
     block.idle = 0;
-    ++meeting.generation;
+    ++block.generation;
   }
-  while (meeting.generation == generation) yield(0, block.ranks * block.size.x);
-  return meeting.verdict;
+  while (block.generation == generation) yield(0, block.size.x);
+  return block.verdict;
 }
 
-inline int barrier(Meeting& meeting, int vote) {
-  races::release(&meeting.met);
-  const int verdict = wait_at(meeting, vote);
-  races::acquire(&meeting.met);
+inline int barrier(int vote) {
+  races::release(&block.met);
+  const int verdict = wait_for_block(vote);
+  races::acquire(&block.met);
   return verdict;
-}
-inline int block_barrier(int vote) { return barrier(block.meetings[rank()], vote); }
-inline void cluster_barrier() { barrier(block.all, 0); }
-
-// Where a piece of this block's shared memory lies in another one's of the cluster.
-template <class T>
-T* of_rank(T* own, unsigned other) {
-  if (other >= block.ranks) die("a block that is none of the cluster");
-  return reinterpret_cast<T*>(block.shared[other] + (reinterpret_cast<const char*>(own) - shared_memory()));
 }
 
 // What every lane of the warp gives in the same call, until this one gives again. It orders no memory.

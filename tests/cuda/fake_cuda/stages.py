@@ -5,11 +5,9 @@ from pathlib import Path
 
 import gpu
 import pytest
-from gpu_variants import LAYERS, LIBRARIES, SETTINGS
 
 from gpu_session import Session
 from support.hollow import write_hollow
-from trigraph.custom_ops import library_path
 
 FEW = 4
 SECONDS = 5
@@ -19,13 +17,8 @@ SECONDS = 5
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("gpu")
-    for geometry, layers in (("qwen3.6-35b-a3b", FEW), ("qwen3.6-35b-a3b", LAYERS), ("qwen3.6-27b", FEW)):
-        write_hollow(geometry, folder / f"{geometry}-{layers}.gguf", layers=layers)
-    for name in LIBRARIES:
-        (folder / "variants" / name).mkdir(parents=True)
-        for device in ("cpu", "cuda"):
-            path = library_path(device)
-            (folder / "variants" / name / path.name).symlink_to(path)
+    for geometry in ("qwen3.6-35b-a3b", "qwen3.6-27b"):
+        write_hollow(geometry, folder / f"{geometry}-{FEW}.gguf", layers=FEW)
     return Session(FEW, folder, Path("gpu_kernels"))
 
 
@@ -37,7 +30,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         ("time-27b", 28),
         ("prompts", 3),
         ("requests", 4),
-        ("variants", 3 * (len(LIBRARIES) + len(SETTINGS) - 1)),
         ("served", 8),
         ("soak-1", 1),
     ],

@@ -8,7 +8,6 @@ import pytest
 
 from support.machine import MACHINE
 from support.packages import Packages
-from trigraph.custom_ops import host_operator
 from trigraph.custom_ops.cost import Cost, Node, Tensor, Workload
 from trigraph.custom_ops.registry import operators
 from trigraph.exporter import read_manifest
@@ -119,9 +118,7 @@ def test_an_unknown_operator_is_an_error(packages: Packages, tmp_path: Path) -> 
         GraphCost(tmp_path / "verify.onnx")
 
 
-def test_every_operator_of_the_library_is_known(operator_library: Path) -> None:
-    for name in operators():
-        assert host_operator(name), name
+def test_every_family_of_operators_is_known() -> None:
     families = {path.parent.name for path in (ROOT / "custom_ops").glob("*/cpu.cc")}
     assert families == {path.parent.name for path in (ROOT / "custom_ops").glob("*/operators.py")}
 

@@ -123,8 +123,14 @@ def test_state_that_memory_cannot_hold_is_refused_at_once(pages: int) -> None:
         (Budgets(sequences=3), None, (3, 6, 24)),
         (Budgets(sequences=1), 0, (1, 4, 8)),
         # What is given is taken; a sequence has two slots.
-        (Budgets(kv_memory=8 * PAGE), 1 << 40, (8, 256, 8)),
-        (Budgets(kv_memory=100 * PAGE - 1), None, (2, 4, 99)),
+        # Checkpoints take half as much; a quarter of what is free at most.
+        (Budgets(kv_memory=8 * PAGE), 1 << 40, (8, 16, 8)),
+        (Budgets(kv_memory=100 * PAGE), 1 << 40, (8, 8 + 51, 100)),
+        (Budgets(kv_memory=100 * PAGE), 10 * 4 * SLOT, (5, 10, 100)),
+        (Budgets(kv_memory=10**6 * PAGE), 1 << 40, (8, 256, 10**6)),
+        (Budgets(kv_memory=100 * PAGE - 1), None, (2, 2 + 51, 99)),
+        (Budgets(kv_memory=8 * PAGE, sequences=1), None, (1, 1 + 4, 8)),
+        (Budgets(kv_memory=10**6 * PAGE), None, (2, 256, 10**6)),
         (Budgets(checkpoint_memory=1), 1 << 40, (8, 16, 128)),
         (Budgets(checkpoint_memory=300 * SLOT), None, (2, 302, 16)),
     ],

@@ -32,7 +32,7 @@ def test_help_is_grouped(trigraph: Run) -> None:
     assert [line.strip("╭╮─ ") for line in text.splitlines() if line.startswith("╭")] == panels
     assert len(text.splitlines()) < 80 and "--repack" not in text and "Examples:" in text
     whole = trigraph("run", "--help-all").out
-    options = ("--repack", "--prompt-cache", "--min-p", "--regex", "--drafter", "--receipt")
+    options = ("--repack", "--prompt-cache", "--min-p", "--regex", "--receipt")
     assert all(option in whole for option in options)
     commands = "run serve export inspect synth models bench perplexity doctor audit verify"
     for command in ([], *([name] for name in commands.split())):
@@ -93,8 +93,6 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
         ),
         (["run", "{tiny}", "-p", "a", "-n", "-5"], "max_tokens is -5"),
         (["run", "{tiny}", "-p", "a", "--draft-tokens", "9"], "a round drafts at most 7"),
-        (["run", "{tiny}", "-p", "a", "--drafter", "eagle"], "drafter is 'eagle'; it must be one of auto, mtp, ngram"),
-        (["run", "{tiny}", "-p", "a", "--draft-p-min", "2"], "draft_p_min is 2.0"),
         (["run", "{tiny}", "-p", "a", "--stop", ""], "a stop string is empty"),
         (["run", "{tiny}", "-p", "a", "--logit-bias", "12=1"], "write ID+BIAS"),
         (["run", "{tiny}", "-p", "a", "--logit-bias", "2048+1"], "ids of this model are from 0 to 2047"),
@@ -235,7 +233,6 @@ def test_a_model_without_a_head_says_so(trigraph: Run, operator_library: Path, t
     options = ["-p", "hello", "-n", 8, "--seed", 1, "--ignore-eos"]
     alone = trigraph("run", trunk, *options)
     assert "n-grams alone: the model has no MTP head" in alone.err
-    assert "speculation off: the model has no MTP head" in trigraph("run", trunk, "--drafter", "mtp", *options).err
     both = trigraph("run", trunk, "--mtp", head, *options)
     assert "speculation on" in both.err or "speculation parked" in both.err
     assert both.out == alone.out

@@ -11,7 +11,7 @@ import pytest
 from support.command import Run, assert_one_line_error
 from support.server import replying, serving
 from support.thinking_engine import thinking_engine
-from trigraph.runtime import Engine, JsonSchema
+from trigraph.runtime import Engine
 from trigraph.runtime.server.settings import Settings
 
 Served = tuple[Engine, Settings]
@@ -33,17 +33,16 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
 
 def test_options_of_run_are_defaults_of_requests(trigraph: Run, served: list[Served], tmp_path: Path) -> None:
     (tmp_path / "template.jinja").write_text("{{ x }}")
-    options = ["--temp", 0.5, "--top-k", 7, "-n", 9, "--stop", "a", "--ignore-eos", "-j", '{"type": "string"}']
+    options = ["--temp", 0.5, "--top-k", 7, "-n", 9, "--stop", "a", "--ignore-eos"]
     options += ["--reasoning-budget", 3, "--no-think", "--chat-template-kwargs", '{"x": "y"}']
     options += ["--reasoning-effort-map", "high=medium,ultra=max"]
-    options += ["--chat-template-file", tmp_path / "template.jinja", "--drafter", "ngram", "--draft-tokens", 2]
+    options += ["--chat-template-file", tmp_path / "template.jinja", "--draft-tokens", 2]
     assert trigraph("serve", "model.gguf", "--port", 0, *options).status == 0
     ((_, settings),) = served
     defaults = settings.defaults
     assert (defaults.sampling.temperature, defaults.sampling.top_k, defaults.max_tokens) == (0.5, 7, 9)
     assert (defaults.stop, defaults.ignore_eos, defaults.reasoning_budget) == (("a",), True, 3)
-    assert (defaults.drafter, defaults.draft_tokens) == ("ngram", 2)
-    assert defaults.constraint == JsonSchema('{"type": "string"}')
+    assert defaults.draft_tokens == 2
     assert settings.template_variables == {"x": "y", "enable_thinking": False}
     assert settings.effort_map == {"high": "medium", "ultra": "max"}
     assert settings.template is not None
@@ -89,7 +88,6 @@ def test_keys(
         (["--reasoning-budget", "-1"], "reasoning_budget is -1"),
         (["--reasoning-effort-map", "high"], "--reasoning-effort-map is 'high'; write NAME=EFFORT pairs"),
         (["--reasoning-effort-map", "high=most"], "where EFFORT is one of none, minimal, low"),
-        (["--json-schema", "{"], "the JSON schema cannot be used"),
     ],
 )
 def test_mistakes(trigraph: Run, served: list[Served], tmp_path: Path, options: list[str], text: str) -> None:
