@@ -26,7 +26,6 @@ from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import free_memory
-from trigraph.runtime.device.shared_copies import SharedCopies
 
 SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 """Rows that lie side by side, by instruction set: those whose products read repacked weights faster."""
@@ -59,8 +58,6 @@ class RepackingDevice(Device):
     longer copy replaces a shorter one, whose memory goes."""
     pause: Callable[[float], None] | None = None
     """Where steps run on the mapped files meanwhile: called after each piece of a copy, with the seconds it took."""
-    shared: SharedCopies | None = None
-    """Where copies are that other processes read too; only with `pause`."""
 
     @property
     def reads_mapped_weights(self) -> bool:
@@ -120,12 +117,7 @@ class RepackingDevice(Device):
     def _copy(self, weight: _Plain, pool: ThreadPoolExecutor) -> Array:
         if self.pause is None:
             return weight.copied(pool)
-        fill = partial(weight.copy_slowly, self.pause)
-        if self.shared is not None:
-            return self.shared.copy(weight.address, weight.copy_shape, fill, self.pause)
-        copy = aligned_zeros(weight.copy_shape, np.dtype(np.uint8))
-        fill(copy)
-        return copy
+        return weight.copied_slowly(self.pause)
 
     def _copied(self, weight: _Plain) -> int:
         """Bytes of it of which there is a copy."""
@@ -214,13 +206,15 @@ class _Plain(NamedTuple):
         release(self.address, self.nbytes)
         return copy
 
-    def copy_slowly(self, pause: Callable[[float], None], copy: Array) -> None:
-        """Fills such a copy in pieces of milliseconds with pauses between; the mapped pages are still in use."""
+    def copied_slowly(self, pause: Callable[[float], None]) -> Array:
+        """Such a copy, made in pieces of milliseconds with pauses between; the mapped pages are still in use."""
         _check_memory(self.copy_nbytes, _SPARE)
+        copy = aligned_zeros(self.copy_shape, np.dtype(np.uint8))
         for first in self._pieces(_SMALL_PIECE):
             started = time.perf_counter()
             self._copy_piece(copy, _SMALL_PIECE, first)
             pause(time.perf_counter() - started)
+        return copy
 
     def _pieces(self, size: int) -> range:
         """The first group of each piece of about `size` bytes."""

@@ -14,7 +14,6 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.memory import free_memory, is_shortage
 from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, bytes_of_copies
-from trigraph.runtime.device.shared_copies import SharedCopies, shared_copies
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.steps import Steps
 
@@ -39,14 +38,14 @@ class Repacking:
     when the steps are dropped.
     """
 
-    def __init__(self, graphs: PackageGraphs, steps: Steps, shared: SharedCopies | None = None) -> None:
-        """`graphs`: those that the steps run now. `shared`: where copies are that other processes read too."""
+    def __init__(self, graphs: PackageGraphs, steps: Steps) -> None:
+        """`graphs`: those that the steps run now."""
         self.layout = "plain, being repacked"
         """How the weights lie that steps read, in a few words."""
         self._steps = weakref.ref(steps)
         self._started = time.monotonic()
         self._stopped = threading.Event()
-        copies = RepackingDevice(graphs.device.library, graphs.device.kernels, pause=self._pause, shared=shared)
+        copies = RepackingDevice(graphs.device.library, graphs.device.kernels, pause=self._pause)
         self._thread = threading.Thread(target=self._run, args=(graphs, copies), name="trigraph-repacking", daemon=True)
         self._thread.start()
         _all.add(self)
@@ -112,22 +111,20 @@ class _StoppedError(Exception):
 def begin_repacking(graphs: PackageGraphs, steps: Steps, weight_bytes: int, share: float) -> Repacking | str:
     """Begins to repack weights that take `weight_bytes`; or says, in a few words, how they stay.
 
-    `share`: the part of free memory that is this process's, 1 unless it is one of several replicas. Replicas share
-    copies where the system can.
+    `share`: the part of free memory that is this process's, 1 unless it is one of several replicas.
     """
     device = graphs.device
     if type(device) is not Device or device.kernels not in SIDE_BY_SIDE:
         return "plain"
     if weight_bytes < LEAST_BYTES or library_function("trigraph_repack") is None:
         return "plain"
-    shared = shared_copies(graphs.weights, f"R{SIDE_BY_SIDE[device.kernels]}") if share < 1 else None
     free = free_memory()
-    if free is not None and not (shared is not None and shared.begun):
+    if free is not None:
         # Copies, and the mapped files until they are made.
         needed = weight_bytes + bytes_of_copies(graphs.load("verify").graph)
-        if needed > (found := (share if shared is None else 1) * (1 - _MARGIN) * free):
+        if needed > (found := share * (1 - _MARGIN) * free):
             return f"plain: repacking takes {needed / 1e9:.1f} GB of memory, of which {found / 1e9:.1f} GB can be had"
-    return Repacking(graphs, steps, shared)
+    return Repacking(graphs, steps)
 
 
 _all: weakref.WeakSet[Repacking] = weakref.WeakSet()
