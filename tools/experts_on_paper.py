@@ -12,7 +12,7 @@ from pathlib import Path
 from trigraph.exporter import describe
 from trigraph.models.model import Model, open_model
 from trigraph.models.synth.popularity import chances
-from trigraph.runtime.device.placement import Placement, place, weights_of_file
+from trigraph.runtime.device.parts.placement import Placement, place, weights_of_file
 
 GPUS = {"RTX 3060": (12, 360e9), "RTX 4070 Ti": (12, 504e9), "RTX 4090": (24, 1008e9)}
 """Memory in GiB, of which the system has half of one, and bytes a second."""

@@ -18,10 +18,11 @@ from support.packages import Packages
 from support.promise import draft_chains, row_bits, sequence_bits
 from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.device import choice, repacked
+from trigraph.runtime import Engine, Options, Sampling, devices, load
 from trigraph.runtime.device.exchange import Array
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, _Plain
+from trigraph.runtime.device.repack import weights as repacked
+from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights, _Plain
+from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.execution import repacking
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 
@@ -34,7 +35,7 @@ PROMPT = [*range(40, 60)]
 
 @pytest.fixture
 def folder(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
+    monkeypatch.setattr(devices, "instruction_set", lambda: isa)
     return packages(*request.param, activations="int8", kv_type="f16")
 
 
@@ -46,10 +47,10 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def changes(engine: Engine, folder: Path) -> list[Callable[[], None]]:
     """What has the steps read repacked weights, and plain ones again, both on the engine's state."""
-    steps, device = engine.steps, engine.model.device
-    plain = PackageGraphs(folder, read_manifest(folder), device, engine.model.weights, 1)
+    steps, device, mapped = engine.steps, engine.model.device, engine.model.weights
+    plain = PackageGraphs(folder, read_manifest(folder), device, WeightSource(mapped), 1)
     found: list[Callable[[], None]] = []
-    for graphs in (replace(plain, device=RepackingDevice(device.library, device.kernels)), plain):
+    for graphs in (replace(plain, source=RepackedWeights(mapped, device.kernels)), plain):
         opened = [graphs.open(graphs.prepare(name), steps.state) for name in ("prefill", "verify", "draft")]
         found.append(partial(steps.change_over, *opened))
     return found
@@ -141,13 +142,13 @@ def test_nothing_is_copied_beside_a_first_prompt(
     folder: Path, small_models: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = threading.Event()
-    copy_piece = _Plain._copy_piece
+    copy_piece = _Plain.copy_piece
 
-    def noticed(weight: _Plain, copy: Array, size: int, first: int) -> None:
+    def noticed(weight: _Plain, copy: Array, first: int) -> None:
         copied.set()
-        copy_piece(weight, copy, size, first)
+        copy_piece(weight, copy, first)
 
-    monkeypatch.setattr(_Plain, "_copy_piece", noticed)
+    monkeypatch.setattr(_Plain, "copy_piece", noticed)
     monkeypatch.setattr(repacking, "_START", 0.5)
     monkeypatch.setattr(repacking, "_GRACE", 0)
     with load(folder, context=200) as engine:

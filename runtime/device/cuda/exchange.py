@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.array import CudaArray
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.device_memory import PinnedArray
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange
 
 _ON_DEVICE = ("logits",)  # results that a round seldom reads: rows of them are fetched when asked for
@@ -115,6 +116,13 @@ class CudaExchange(Exchange):
     def result(self, name: str) -> CudaArray:
         """An output where the graph writes it."""
         return self._results[name]
+
+    def fetch(self, array: Array, sources: Sequence[int]) -> None:
+        """Fills rows of the host's array from their addresses on the GPU, once it has made them; 0 leaves a row."""
+        for row, source, count in spans(sources, array.nbytes // len(array)):
+            self._library.copy(array[row:].ctypes.data, source, array[row : row + count].nbytes)
+        if any(sources):
+            self._library.wait()
 
 
 def spans(sources: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int, int]]:
