@@ -14,34 +14,19 @@ from trigraph.runtime.device.exchange import Array
 
 
 class DeviceMemory(Protocol):
-    """Memory of a GPU and of the host beside it. What is enqueued is done in order; `wait` waits for all of it."""
+    """What the library of a GPU does with its memory and the host's beside it: see CudaLibrary."""
 
     reclaim: Callable[[], bool | None] | None
     """Gives memory back where none is left; whether it could."""
 
-    def allocate(self, nbytes: int, *, pinned: bool = False) -> int:
-        """Zeroed memory on the device, or in the host where copies are fast. Raises TrigraphError for none left."""
-
-    def free(self, address: int, pinned: bool) -> None:
-        """Gives back what `allocate` gave."""
-
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        """Enqueues a copy between any two addresses."""
-
-    def wait(self) -> None:
-        """Waits for all that was enqueued. Raises TrigraphError for an error of the device or of a kernel."""
-
-    def make_event(self) -> int | None:
-        """A point of time of the stream, to be recorded."""
-
-    def free_event(self, event: int | None) -> None:
-        """Gives back what `make_event` gave."""
-
-    def record_event(self, event: int | None) -> None:
-        """The event is when all that was enqueued before is done."""
-
-    def wait_for_event(self, event: int | None) -> None:
-        """Waits until the event is past."""
+    def allocate(self, nbytes: int, *, pinned: bool = False) -> int: ...
+    def free(self, address: int, pinned: bool) -> None: ...
+    def copy(self, target: int, source: int, nbytes: int) -> None: ...
+    def wait(self) -> None: ...
+    def make_event(self) -> int | None: ...
+    def free_event(self, event: int | None) -> None: ...
+    def record_event(self, event: int | None) -> None: ...
+    def wait_for_event(self, event: int | None) -> None: ...
 
 
 class PinnedArray:

@@ -34,7 +34,6 @@ class LayeredExchange(Exchange):
 
     @property
     def sent(self) -> Mapping[str, Array]:
-        """The inputs of the step that was sent last."""
         return {**self._host.exchange.sent, **self._rest.exchange.sent}
 
     def send(self, device_inputs: DeviceInputs = NO_DEVICE_INPUTS) -> None:
@@ -51,9 +50,7 @@ class LayeredExchange(Exchange):
         self._rest.exchange.send(left)
 
     def receive(self) -> None:
-        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
         self._rest.exchange.receive()
 
     def result(self, name: str) -> Memory:
-        """An output where the graph writes it."""
         return self._rest.exchange.result(name)

@@ -63,11 +63,9 @@ class Captures:
         self._shapes, self._numbers, self._made = _Shapes(), count(1), 0
 
     def captured(self, shape: Hashable) -> BoundStep | None:
-        """The captured step of that shape, whose memory it needs for good."""
         return None if (found := self._shapes.found.get(shape)) is None else found.step
 
     def replay(self, step: BoundStep, run: Callable[[ort.RunOptions], object]) -> ort.RunOptions | None:
-        """How the step is replayed, which `run` may have captured just now; None where it is not captured."""
         if step.tokens > _MOST_TOKENS:
             return None
         shapes = self._shapes.found

@@ -90,7 +90,6 @@ class CudaExchange(Exchange):
 
     @property
     def sent(self) -> Mapping[str, Array]:
-        """The inputs of the step that was sent last."""
         block = self._block
         assert block is not None
         if block not in self._views:
@@ -109,16 +108,13 @@ class CudaExchange(Exchange):
         self._block.filled_by = None
 
     def receive(self) -> None:
-        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
         self._library.copy(*self._received)
         self._library.wait()
 
     def result(self, name: str) -> CudaArray:
-        """An output where the graph writes it."""
         return self._results[name]
 
     def fetch(self, array: Array, sources: Sequence[int]) -> None:
-        """Fills rows of the host's array from their addresses on the GPU, once it has made them; 0 leaves a row."""
         for row, source, count in spans(sources, array.nbytes // len(array)):
             self._library.copy(array[row:].ctypes.data, source, array[row : row + count].nbytes)
         if any(sources):

@@ -85,7 +85,6 @@ class CudaSampler:
         self._sent = self._library.waits
 
     def place(self, number: int) -> int:
-        """The address of a sample's token."""
         return self._tokens.row(number)
 
     def read(self) -> NDArray[np.int64]:
