@@ -21,11 +21,12 @@ from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
 from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig
-from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.device.layers import state_of_layers
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage, free_memory
+from trigraph.runtime.device.parts.layers import state_of_layers
+from trigraph.runtime.device.repack.weights import repacked_weights
+from trigraph.runtime.devices import open_device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.pending import with_pending
@@ -75,7 +76,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
-    device = open_device(config.device, manifest.portable, config.experts, config.repack == "on")
+    device = open_device(config.device, manifest.portable, config.experts)
     _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     limits = _limits(manifest, config.context)
@@ -88,13 +89,15 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     enough_memory = partial(explained_shortage, f"{folder}: the model", needed, "close other programs")
     with enough_memory():
         weights = MappedWeights(manifest.weight_paths(folder))
-        graphs = PackageGraphs(folder, manifest, device, weights, threads, progress)
+        repacked = config.repack == "on"
+        source = repacked_weights(weights, device) if repacked else device.weight_source(weights, threads)
+        graphs = PackageGraphs(folder, manifest, device, source, threads, progress)
         placed = graphs.place(_graph_names(manifest, no_draft), sizes.nbytes(manifest.state), config.gpu_memory)
-    state = _state(manifest, limits, sizes, device)
+    state = _state(manifest, limits, sizes, device, source.host_layers)
     with enough_memory():
         chunk = device.chunk if config.chunk is None else config.chunk
         steps = _steps(graphs, state, chunk, draft=no_draft is None)
-    if device.reads_mapped_weights:
+    if source.reads_mapped:
         weights.read_ahead()
     tokenizer, template = texts.result()
     identity, prefill_speed = ModelIdentity.of(manifest), PrefillSpeed()
@@ -133,7 +136,7 @@ def _vision(graphs: PackageGraphs, budget: int) -> Vision | None:
     images = graphs.manifest.images
     if images is None:
         return None
-    apart = graphs.device.runs_side_by_side
+    apart = graphs.device.is_host
     return Vision(images.tower, tower_sha256(graphs.manifest), graphs.open_tower, budget, apart=apart)
 
 
@@ -179,7 +182,7 @@ def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> S
     def opened(name: str) -> Graph:
         return graphs.open(graphs.prepare(name), state)
 
-    prefill, verify = opened("prefill"), opened("verify")  # first: see RepackingDevice.copies
+    prefill, verify = opened("prefill"), opened("verify")  # first: see RepackedWeights.copies
     drafts = opened("draft") if draft else None
     config = graphs.manifest.config
     ngrams = None if config.streams is None else config.streams.ngrams
@@ -200,14 +203,14 @@ def _state_sizes(manifest: Manifest, limits: StateLimits, budgets: Budgets, devi
     """How much memory state takes by the budgets, on a machine where the model needs `needed` bytes."""
     double_buffered = device.library is None
     free = None  # each step copies all of the state, or the device takes all memory at once: as little as will do
-    if device.lazy_memory and not double_buffered:
+    if device.is_host and not double_buffered:
         free = max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
     return budgets.sizes(manifest.state, limits, free, 1 + double_buffered)
 
 
-def _state(manifest: Manifest, limits: StateLimits, sizes: StateSizes, device: Device) -> State:
+def _state(manifest: Manifest, limits: StateLimits, sizes: StateSizes, device: Device, host_layers: int) -> State:
     """State where the device has it; that of layers that the CPU computes in the host's memory."""
-    on_host = state_of_layers([tensor.name for tensor in manifest.state], device.host_layers)
+    on_host = state_of_layers([tensor.name for tensor in manifest.state], host_layers)
     double_buffered = device.library is None
     return State(manifest.state, limits, sizes, device, double_buffered=double_buffered, on_host=on_host)
 

@@ -28,7 +28,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load
 from trigraph.runtime.bench.load import Load
 from trigraph.runtime.bench.random_tokens import RandomTokens
-from trigraph.runtime.device.cuda import CudaDevice
+from trigraph.runtime.device.cuda.device import CudaDevice
 
 SM90_KERNELS = ("experts", "mixture of experts")
 """Of gpu_kernels: those that differ with TRIGRAPH_SM90_KERNELS."""

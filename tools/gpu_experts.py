@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from gpu_session import CLI
-from support.placed import budget_for, budget_for_layers
+from support.placed import budget_for, budget_for_layers, source_of
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
@@ -43,8 +43,7 @@ from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import seconds
 from trigraph.runtime.cli.arguments import parse_bytes
 from trigraph.runtime.config import EngineConfig
-from trigraph.runtime.device.cuda import CudaDevice
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.executor import Executor
@@ -241,10 +240,8 @@ def completed(
 
 def report(engine: Engine) -> None:
     """Prints how many experts moved."""
-    device = engine.model.device
-    assert isinstance(device, CudaDevice)
-    if device.sharing.moving is not None:
-        print(f"{device.sharing.moving.moved} experts moved")
+    if (moving := source_of(engine).moving) is not None:
+        print(f"{moving.moved} experts moved")
 
 
 if __name__ == "__main__":

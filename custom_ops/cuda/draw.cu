@@ -33,7 +33,7 @@ __device__ __forceinline__ float logit_of(Key key) {
 }
 __device__ __forceinline__ Key larger(Key a, Key b) { return a > b ? a : b; }
 
-// How a row's token is drawn, and where it goes. runtime/device/cuda_sampler.py fills it in.
+// How a row's token is drawn, and where it goes. runtime/device/cuda/sampler.py fills it in.
 struct Draw {
   double temperature;  // 0: the most likely token, which the step has found
   double top_p, min_p;

@@ -24,7 +24,7 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, given_model
 from trigraph.runtime.config import DEFAULT_CONTEXT
-from trigraph.runtime.device.placement import Placement, place, weights_of_file
+from trigraph.runtime.device.parts.placement import Placement, place, weights_of_file
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -42,3 +44,29 @@ class Exchange:
     def result(self, name: str) -> Memory:
         """An output where the graph writes it."""
         return self.outputs[name]
+
+    def fetch(self, array: Array, sources: Sequence[int]) -> None:
+        """Fills rows of the host's array from their addresses on the device, once it has made them; 0 leaves a row."""
+
+
+@dataclass(frozen=True, eq=False)
+class BoundStep:
+    """A step of one shape, and the memory that its session reads and writes."""
+
+    shape: Hashable
+    tokens: int
+    sequences: int
+    io: ort.IOBinding
+    inputs: Mapping[str, Memory]
+    """Where the graph reads what `exchange` sends."""
+    exchange: Exchange
+
+
+class Captures(Protocol):
+    """Steps of one session that a device has recorded for the calling thread, to replay each as a whole."""
+
+    def captured(self, shape: Hashable) -> BoundStep | None:
+        """The recorded step of that shape, whose memory it needs for good."""
+
+    def replay(self, step: BoundStep, run: Callable[[ort.RunOptions], object]) -> ort.RunOptions | None:
+        """How the step is replayed, which `run` may have recorded just now; None where it is not recorded."""

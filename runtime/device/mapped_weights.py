@@ -33,24 +33,11 @@ _MAX_RANK = 8
 _STRETCH = 64 << 20  # bytes populated in one call, so that the end of a program waits for no more
 
 
-class MappedFile(NamedTuple):
-    """A weight file, and where it is mapped."""
-
+class _MappedFile(NamedTuple):
     path: Path
     descriptor: int
     stamp: tuple[int, int]
     """Its size in bytes and the time of its last change."""
-    address: int
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return self.stamp[0]
-
-    @property
-    def end(self) -> int:
-        """The address behind the last byte."""
-        return self.address + self.size
 
 
 class MappedWeights:
@@ -62,7 +49,7 @@ class MappedWeights:
     """
 
     def __init__(self, files: Mapping[str, Path] | None = None) -> None:
-        self.files: list[MappedFile] = []
+        self._files: list[_MappedFile] = []
         self._bytes: dict[str, NDArray[np.uint8]] = {}
         self._tables: dict[str, NDArray[np.uint8]] = {}  # by location: what only few rows are read of
         for location, path in (files or {}).items():
@@ -74,8 +61,8 @@ class MappedWeights:
                 mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if stamp[0] else b""
             except OSError as error:
                 raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
-            data = self._bytes[location] = np.frombuffer(mapped, np.uint8)
-            self.files.append(MappedFile(path, descriptor, stamp, data.ctypes.data))
+            self._bytes[location] = np.frombuffer(mapped, np.uint8)
+            self._files.append(_MappedFile(path, descriptor, stamp))
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +76,7 @@ class MappedWeights:
 
     def check(self) -> None:
         """Raise TrigraphError when a file was written since the model was loaded."""
-        for file in self.files:
+        for file in self._files:
             if _stamp(file.descriptor) != file.stamp:
                 raise TrigraphError(f"{file.path}: the weights were written to while in use; load the model again")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange, Memory
 from trigraph.runtime.execution.sessions import Binding, SessionGraph
 
@@ -12,21 +11,21 @@ from trigraph.runtime.execution.sessions import Binding, SessionGraph
 class LayeredGraph:
     """Two parts of a graph, each with its state where it is computed. Steps see one graph, the device's."""
 
-    def __init__(self, host: SessionGraph, rest: SessionGraph, device: Device) -> None:
-        self._host, self._rest, self._device = host, rest, device
+    def __init__(self, host: SessionGraph, rest: SessionGraph) -> None:
+        self._host, self._rest = host, rest
 
     def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
         """The binding for a shape: the host's part runs when inputs are sent, and its rows are sent with them."""
         host, rest = (graph.bind(tokens, sequences, images) for graph in (self._host, self._rest))
-        return Binding(LayeredExchange(host, rest, self._device), rest.enqueue)
+        return Binding(LayeredExchange(host, rest), rest.enqueue)
 
 
 class LayeredExchange(Exchange):
     """The device's side of a step, before which the host's part runs."""
 
-    def __init__(self, host: Binding, rest: Binding, device: Device) -> None:
+    def __init__(self, host: Binding, rest: Binding) -> None:
         super().__init__({}, rest.outputs)
-        self._host, self._rest, self._device = host, rest, device
+        self._host, self._rest = host, rest
 
     @property
     def inputs(self) -> Mapping[str, Array]:
@@ -35,14 +34,13 @@ class LayeredExchange(Exchange):
 
     @property
     def sent(self) -> Mapping[str, Array]:
-        """The inputs of the step that was sent last."""
         return {**self._host.exchange.sent, **self._rest.exchange.sent}
 
     def send(self, device_inputs: DeviceInputs = NO_DEVICE_INPUTS) -> None:
         """Runs the host's part, and sends its rows with all other inputs. What the device made for it is awaited."""
         given, taken = self.inputs, self._host.inputs
         for name in taken.keys() & device_inputs.keys():
-            self._device.fetch(given[name], device_inputs[name])
+            self._rest.exchange.fetch(given[name], device_inputs[name])
         for name, array in taken.items():
             array[...] = given[name]
         self._host.run()
@@ -52,9 +50,7 @@ class LayeredExchange(Exchange):
         self._rest.exchange.send(left)
 
     def receive(self) -> None:
-        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
         self._rest.exchange.receive()
 
     def result(self, name: str) -> Memory:
-        """An output where the graph writes it."""
         return self._rest.exchange.result(name)

@@ -14,10 +14,10 @@ from trigraph.exporter.package.external import load_checked
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
-from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.device.layers import cut
-from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.parts.layers import cut
+from trigraph.runtime.device.weight_source import WeightSource
+from trigraph.runtime.devices import open_device
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.layered_graph import LayeredGraph
 from trigraph.runtime.execution.pending import resize
@@ -45,20 +45,17 @@ class PackageGraphs:
     folder: Path
     manifest: Manifest
     device: Device
-    weights: MappedWeights
+    source: WeightSource
     threads: int
     progress: Progress = silent
 
     def place(self, names: Sequence[str], state: Mapping[str, int], budget: int | None) -> Sequence[str]:
-        """Has the device decide which weights of these graphs lie there; what the user should know of that.
-
-        `state`: bytes of the state tensors by name. `budget`: bytes of the device's memory; None for what is free.
-        """
+        """Decides which weights of these graphs lie on the device: see WeightSource.place."""
 
         def models() -> Mapping[str, onnx.ModelProto]:
             return {name: self.load(name) for name in names}
 
-        return self.device.place(models, state, budget, self.threads, self.folder / EXPERT_COUNTS)
+        return self.source.place(models, state, budget, self.folder / EXPERT_COUNTS)
 
     def load(self, name: str) -> onnx.ModelProto:
         """The graph of that name as its file has it. Raises TrigraphError for a damaged one."""
@@ -68,27 +65,28 @@ class PackageGraphs:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""
         path, model = self.folder / f"{name}.onnx", self.load(name)
         resized, host = resize(model, self.manifest), None
-        if self.device.host_layers and name in ("prefill", "verify"):
-            first, model = cut(model, self.device.host_layers, self.manifest.config.hidden)
-            host = PreparedGraph(path, first, self.weights.initializers(path, first.graph))
-        adapted = self.device.adapt(model) or resized
-        initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
+        if self.source.host_layers and name in ("prefill", "verify"):
+            first, model = cut(model, self.source.host_layers, self.manifest.config.hidden)
+            host = PreparedGraph(path, first, self.source.mapped.initializers(path, first.graph))
+        adapted = self.source.adapt(model) or resized
+        initializers = self.source.initializers(path, model.graph, self.progress)
         return PreparedGraph(path, model if adapted else None, initializers, host)
 
     def open(self, graph: PreparedGraph, state: State) -> Graph:
         """Opens it. Raises TrigraphError when it is not the graph that the manifest describes."""
 
-        def opened(session: ort.InferenceSession, device: Device) -> SessionGraph:
-            return SessionGraph(graph.path.stem, session, device, state.buffers, state.limits.pages, self.weights)
+        def opened(session: ort.InferenceSession, device: Device, source: WeightSource) -> SessionGraph:
+            return SessionGraph(graph.path.stem, session, device, state.buffers, state.limits.pages, source)
 
         session = self._session(graph, self.device)
         if graph.host is None:
             check_contract([session], graph.path, self.manifest)
-            return opened(session, self.device)
+            return opened(session, self.device, self.source)
         cpu = open_device("cpu")
         first = self._session(graph.host, cpu)
         check_contract([first, session], graph.path, self.manifest)
-        return LayeredGraph(opened(first, cpu), opened(session, self.device), self.device)
+        mapped = WeightSource(self.source.mapped)
+        return LayeredGraph(opened(first, cpu, mapped), opened(session, self.device, self.source))
 
     def open_tower(self) -> TowerGraph:
         """Opens the graph of the vision tower. Raises TrigraphError when it is not the one of the contract."""
@@ -97,7 +95,7 @@ class PackageGraphs:
             raise TrigraphError("the package has no vision tower")
         session = self._session(graph := self.prepare("vision"), self.device)
         check_contract([session], graph.path, self.manifest)
-        return TowerGraph(images.tower, session, self.device, self.weights)
+        return TowerGraph(images.tower, session, self.device, self.source)
 
     def _session(self, graph: PreparedGraph, device: Device) -> ort.InferenceSession:
         base = self.manifest.weights_base(self.folder)

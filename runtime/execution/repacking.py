@@ -11,10 +11,8 @@ from dataclasses import replace
 
 from trigraph.custom_ops import library_function
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.memory import free_memory, is_shortage
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, bytes_of_copies
-from trigraph.runtime.device.shared_copies import SharedCopies, shared_copies
+from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights, bytes_of_copies
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.steps import Steps
 
@@ -39,14 +37,14 @@ class Repacking:
     when the steps are dropped.
     """
 
-    def __init__(self, graphs: PackageGraphs, steps: Steps, shared: SharedCopies | None = None) -> None:
-        """`graphs`: those that the steps run now. `shared`: where copies are that other processes read too."""
+    def __init__(self, graphs: PackageGraphs, steps: Steps) -> None:
+        """`graphs`: those that the steps run now."""
         self.layout = "plain, being repacked"
         """How the weights lie that steps read, in a few words."""
         self._steps = weakref.ref(steps)
         self._started = time.monotonic()
         self._stopped = threading.Event()
-        copies = RepackingDevice(graphs.device.library, graphs.device.kernels, pause=self._pause, shared=shared)
+        copies = RepackedWeights(graphs.source.mapped, graphs.device.kernels, self._pause)
         self._thread = threading.Thread(target=self._run, args=(graphs, copies), name="trigraph-repacking", daemon=True)
         self._thread.start()
         _all.add(self)
@@ -76,11 +74,11 @@ class Repacking:
             if not early:
                 return
 
-    def _run(self, graphs: PackageGraphs, copies: RepackingDevice) -> None:
+    def _run(self, graphs: PackageGraphs, copies: RepackedWeights) -> None:
         self._stopped.wait(_START)
         try:
             self._pause(0)
-            self.layout = "repacked" if self._change_over(replace(graphs, device=copies), copies) else "plain"
+            self.layout = "repacked" if self._change_over(replace(graphs, source=copies), copies) else "plain"
         except _StoppedError:
             self.layout = "plain"
         except Exception as error:
@@ -88,9 +86,9 @@ class Repacking:
                 _log.exception("repacking has failed; steps go on with plain weights")
             self.layout = f"plain, as repacking has failed: {error}"
 
-    def _change_over(self, graphs: PackageGraphs, copies: RepackingDevice) -> bool:
+    def _change_over(self, graphs: PackageGraphs, copies: RepackedWeights) -> bool:
         """Whether there was something to repack."""
-        # The draft graph last: see RepackingDevice.copies.
+        # The draft graph last: see RepackedWeights.copies.
         names = [name for name in ("prefill", "verify", "draft") if name in graphs.manifest.graphs]
         prepared = {name: graphs.prepare(name) for name in names}
         if not copies.copies:
@@ -112,22 +110,18 @@ class _StoppedError(Exception):
 def begin_repacking(graphs: PackageGraphs, steps: Steps, weight_bytes: int, share: float) -> Repacking | str:
     """Begins to repack weights that take `weight_bytes`; or says, in a few words, how they stay.
 
-    `share`: the part of free memory that is this process's, 1 unless it is one of several replicas. Replicas share
-    copies where the system can.
+    `share`: the part of free memory that is this process's, 1 unless it is one of several replicas.
     """
     device = graphs.device
-    if type(device) is not Device or device.kernels not in SIDE_BY_SIDE:
+    if device.kernels not in SIDE_BY_SIDE or weight_bytes < LEAST_BYTES or library_function("trigraph_repack") is None:
         return "plain"
-    if weight_bytes < LEAST_BYTES or library_function("trigraph_repack") is None:
-        return "plain"
-    shared = shared_copies(graphs.weights, f"R{SIDE_BY_SIDE[device.kernels]}") if share < 1 else None
     free = free_memory()
-    if free is not None and not (shared is not None and shared.begun):
+    if free is not None:
         # Copies, and the mapped files until they are made.
         needed = weight_bytes + bytes_of_copies(graphs.load("verify").graph)
-        if needed > (found := (share if shared is None else 1) * (1 - _MARGIN) * free):
+        if needed > (found := share * (1 - _MARGIN) * free):
             return f"plain: repacking takes {needed / 1e9:.1f} GB of memory, of which {found / 1e9:.1f} GB can be had"
-    return Repacking(graphs, steps, shared)
+    return Repacking(graphs, steps)
 
 
 _all: weakref.WeakSet[Repacking] = weakref.WeakSet()

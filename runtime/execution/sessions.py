@@ -5,13 +5,12 @@ A step fills small arrays and runs: nothing is allocated or bound for a number o
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,12 +20,11 @@ import onnxruntime as ort
 
 from trigraph.models.errors import TrigraphError, check_name
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.device.exchange import Array, Exchange, Memory
-from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.exchange import Array, BoundStep, Exchange, Memory
 from trigraph.runtime.device.memory import is_shortage
+from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.state.state import StateBuffer
 
-_log = logging.getLogger("trigraph.sessions")
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(int64)": np.int64,
@@ -35,9 +33,6 @@ _DTYPES = {
 # The odd ends of prompts should not fill memory with bindings.
 _MAX_BINDINGS = 64
 _ALIGNMENT = 256  # of arrays that lie together
-_MOST_CAPTURES = 96  # of a session: ONNX Runtime does not give them back before it ends
-_MOST_USES = 4096  # shapes whose runs are counted; then the counts begin anew
-_ATTEMPTS = 3  # at a capture: what else the process does with a device may end one
 
 
 @dataclass(frozen=True)
@@ -63,18 +58,6 @@ class Binding:
         self.exchange.send()
         self.enqueue()
         self.exchange.receive()
-
-
-class _Use(threading.local):
-    """Of one shape by one thread: ONNX Runtime captures for each."""
-
-    runs = failures = 0
-    captured = False
-
-    def counts(self, captured_at: int) -> bool:
-        """Counts a run; whether it is to be captured."""
-        self.runs += 1
-        return not self.captured and captured_at <= self.runs and self.failures < _ATTEMPTS
 
 
 class Graph(Protocol):
@@ -116,110 +99,56 @@ class SessionGraph:
         device: Device,
         state: Mapping[str, StateBuffer],
         pages: int,
-        weights: MappedWeights,
+        source: WeightSource,
     ) -> None:
-        """`name` is the graph's, `pages` the width of the page table; `weights` live as long as they are read."""
+        """`name` is the graph's, `pages` the width of the page table; `source`: of weights that live as long as it."""
         self._name = name
         self._session = session
         self._device = device
-        self._weights = weights
+        self._source = source
         self._pages = pages
         names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
         self._state = {name: state[name] for name in names if name in state}
-        self._pending = [buffer for name, buffer in self._state.items() if name.endswith((".window", ".gates"))]
         self._swapped = [buffer for buffer in self._state.values() if buffer.write_index != buffer.read_index]
-        self._buffers, self._staging = Buffers(device), device.staging()
-        self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
-        self._captured: dict[tuple[int, ...], Binding] = {}  # those that some thread has captured stay
-        self._uses: dict[tuple[int, ...], _Use] = {}  # which outlast bindings: shapes in turns evict each other
-        self._made = self._captures = 0  # bindings and captures so far
+        self._buffers, self._exchange, self._options = Buffers(device), device.exchanges(), device.run_options()
+        self._steps: OrderedDict[tuple[int, ...], BoundStep] = OrderedDict()
+        pending = [buffer.current for name, buffer in self._state.items() if name.endswith((".window", ".gates"))]
+        self._captures = device.captures(name, pending)
         # What the session frees, in whichever thread it ends, must end no capture.
         weakref.finalize(self, device.enter).atexit = False
 
     def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
-        key = (tokens, sequences, images, *[buffer.read_index for buffer in self._swapped])
-        if key in self._captured:
-            return self._captured[key]
-        binding = self._bindings.get(key)
-        if binding is None:
-            binding = self._bindings[key] = self._make(key, tokens, sequences, images)
-            if len(self._bindings) > _MAX_BINDINGS:
-                self._bindings.popitem(last=False)
-        self._bindings.move_to_end(key)
-        return binding
+        shape = (tokens, sequences, images, *[buffer.read_index for buffer in self._swapped])
+        step = self._captures.captured(shape) if self._captures else None
+        if step is None:
+            step = self._steps.get(shape)
+            if step is None:
+                step = self._steps[shape] = self._make(shape, tokens, sequences, images)
+                if len(self._steps) > _MAX_BINDINGS:
+                    self._steps.popitem(last=False)
+            self._steps.move_to_end(shape)
+        return Binding(step.exchange, partial(self._run, step))
 
-    def _make(self, key: tuple[int, ...], tokens: int, sequences: int, images: int) -> Binding:
+    def _make(self, shape: tuple[int, ...], tokens: int, sequences: int, images: int) -> BoundStep:
         # Names of dimensions in the graph contract.
         sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "P": self._pages, "I": images}
-        io, device = self._session.io_binding(), self._device
-        for arg in self._session.get_inputs():
-            if buffer := self._state.get(arg.name.removeprefix("past.")):
-                device.bind_input(io, arg.name, buffer.arrays[buffer.read_index])
-        for arg in self._session.get_outputs():
-            if buffer := self._state.get(arg.name.removeprefix("present.")):
-                device.bind_output(io, arg.name, buffer.arrays[buffer.write_index])
+        io = self._session.io_binding()
+        read = {f"past.{name}": buffer.arrays[buffer.read_index] for name, buffer in self._state.items()}
+        written = {f"present.{name}": buffer.arrays[buffer.write_index] for name, buffer in self._state.items()}
         inputs = self._arrays("in", self._session.get_inputs(), sizes)
         # Logits last: a device hands over what lies before them in one piece.
         outputs = self._arrays("out", sorted(self._session.get_outputs(), key=lambda arg: arg.name == "logits"), sizes)
-        for name, memory in inputs.items():
-            device.bind_input(io, name, memory)
-        for name, memory in outputs.items():
-            device.bind_output(io, name, memory)
-        exchange = device.exchange(self._staging, inputs, outputs)
-        self._made += 1
-        plain, replay = device.run_options(self._name), device.run_options(self._name, self._made)
-        captured_at = device.captures(self._name, tokens, sequences)
-        graph = weakref.proxy(self)  # which keeps the binding: both ways, they would stay until the collector comes
-        if not captured_at:
-            return Binding(exchange, lambda: graph._run(io, plain))
-        if len(self._uses) >= _MOST_USES:
-            self._uses.clear()  # what is captured keeps its own
-        use = self._uses.setdefault(key, _Use())
+        self._device.bind(io, read | inputs, written | outputs)
+        return BoundStep(shape, tokens, sequences, io, inputs, self._exchange(inputs, outputs))
 
-        def enqueue() -> None:
-            if use.counts(captured_at) and graph._captures < _MOST_CAPTURES:
-                accepted = [inputs["accepted"]] if "accepted" in inputs else []
-                with device.capturing() as may:
-                    use.captured = may and graph._capture(io, replay, exchange, accepted)
-                    use.failures += may and not use.captured
-            if use.captured and key not in graph._captured:
-                graph._captured[key] = made()
-                graph._bindings.pop(key, None)
-            graph._run(io, replay if use.captured else plain)
-
-        binding = Binding(exchange, enqueue)
-        made = weakref.ref(binding)
-        return binding
-
-    def _capture(
-        self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange, accepted: Sequence[Memory]
-    ) -> bool:
-        """A run of a thread that ONNX Runtime makes three of: the second may have fewer tokens to commit from.
-
-        So nothing is committed, which leaves the state as it is, and what waits for that is put back. Attention's
-        entries are written anew by the run that counts. False where the step was not captured: what another thread
-        does on the device may end a capture, and an error of the step itself comes again with the run that counts.
-        """
-        slots = exchange.sent["slots_out"].tolist() if "slots_out" in exchange.sent else []
-        pending = [buffer.arrays[buffer.write_index] for buffer in self._pending]
-        try:
-            with self._device.kept(pending, slots), self._device.cleared(accepted):
-                self._run_once(io, options)
-        except TrigraphError as error:
-            _log.debug("%s: a step of this shape was not captured: %s", self._name, error)
-            return False
-        self._captures += 1
-        return True
-
-    def _run(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
-        self._device.before_step(self._name)
-        self._run_once(io, options)
+    def _run(self, step: BoundStep) -> None:
+        run = partial(run_session, self._session, self._device, self._source, step.io)
+        replay = self._captures.replay(step, run) if self._captures else None
+        self._source.before_step(self._name)
+        run(replay or self._options)
         for buffer in self._swapped:
             buffer.read_index = buffer.write_index
-
-    def _run_once(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
-        run_session(self._session, self._device, io, options)
 
     def _arrays(self, side: str, args: Sequence[ort.NodeArg], sizes: Mapping[str, int]) -> dict[str, Memory]:
         """Those that are no state."""
@@ -232,14 +161,14 @@ class SessionGraph:
 
 
 def run_session(
-    session: ort.InferenceSession, device: Device, io: ort.IOBinding, options: ort.RunOptions | None
+    session: ort.InferenceSession, device: Device, source: WeightSource, io: ort.IOBinding, options: ort.RunOptions
 ) -> None:
     """A run of a graph; on a GPU, nobody waits for its end. Raises TrigraphError when it fails."""
     device.enter()
     try:
         session.run_with_iobinding(io, options)
     except Exception as error:
-        raise (device.shortage(error) or TrigraphError(f"a step failed: {_first_line(error)}")) from error
+        raise (source.shortage(error) or TrigraphError(f"a step failed: {_first_line(error)}")) from error
 
 
 def session_options(threads: int, weights_folder: Path, library: Path | None) -> ort.SessionOptions:
@@ -283,8 +212,7 @@ def open_session(
     for name, value in initializers.items():
         options.add_initializer(name, value)
     try:
-        with device.opening():
-            session = ort.InferenceSession(source, options, providers=device.providers(path.stem), enable_fallback=0)
+        session = device.session(source, options, path.stem)
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
         if is_shortage(error):
             raise  # no fault of the graph

@@ -13,7 +13,7 @@ from trigraph.custom_ops import library_function
 from trigraph.models.vision.config import VisionConfig
 from trigraph.models.vision.grid import patch_places, table_rows
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.execution.sessions import Buffers, run_session
 from trigraph.runtime.images.image import ResizedImage
 
@@ -22,12 +22,11 @@ class TowerGraph:
     """The graph in ONNX Runtime; images are computed one by one."""
 
     def __init__(
-        self, config: VisionConfig, session: ort.InferenceSession, device: Device, weights: MappedWeights
+        self, config: VisionConfig, session: ort.InferenceSession, device: Device, source: WeightSource
     ) -> None:
-        """`weights` live as long as they are read."""
-        self._config, self._session, self._device, self._weights = config, session, device, weights
-        self._buffers, self._staging = Buffers(device), device.staging()
-        self._options = device.run_options("vision") or ort.RunOptions()
+        """`source`: of the weights, which live as long as they are read."""
+        self._config, self._session, self._device, self._source = config, session, device, source
+        self._buffers, self._exchange, self._options = Buffers(device), device.exchanges(), device.run_options()
         self._began = 0  # layers that were computed before the image
 
     @property
@@ -53,16 +52,13 @@ class TowerGraph:
         inputs = self._buffers.arrays("in", {name: (array.shape, array.dtype) for name, array in given.items()})
         outputs = self._buffers.arrays("out", {"embeddings": ((image.tokens, config.hidden), np.float32)})
         io = self._session.io_binding()
-        for name, memory in inputs.items():
-            device.bind_input(io, name, memory)
-        for name, memory in outputs.items():
-            device.bind_output(io, name, memory)
-        exchange = device.exchange(self._staging, inputs, outputs)
+        device.bind(io, inputs, outputs)
+        exchange = self._exchange(inputs, outputs)
         places = exchange.inputs
         for name, array in given.items():
             places[name][:] = array
         exchange.send()
-        run_session(self._session, device, io, self._options)
+        run_session(self._session, device, self._source, io, self._options)
         exchange.receive()
         rows: NDArray[np.float32] = np.array(exchange.outputs["embeddings"])
         return rows

@@ -12,6 +12,7 @@ from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.exchange import Memory
+from trigraph.runtime.device.heap import populate
 from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.state.memory_ahead import MemoryAhead
 from trigraph.runtime.state.pool import Pool
@@ -38,9 +39,10 @@ class StateBuffer:
         self._device.copy_row(self.current, source, target)
 
     def populate_row(self, row: int) -> None:
-        """Has memory given to a row."""
+        """Has memory given to a row, where that is done at its first use."""
         for array in self.arrays:
-            self._device.populate_row(array, row)
+            if self._device.is_host:
+                populate(array[row])
 
     @property
     def row_bytes(self) -> int:

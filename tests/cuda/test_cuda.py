@@ -15,13 +15,13 @@ import pytest
 from support.emulator import build_emulator
 from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
 from support.packages import Packages
-from support.placed import budget_for_layers
+from support.placed import budget_for_layers, source_of
 from support.step_rows import rows_of_steps
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling, load
-from trigraph.runtime.device.cuda import open_cuda
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.device import open_cuda
+from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.doctor.examine import (
     compute,
     make_packages,
@@ -164,7 +164,7 @@ def test_layers_on_the_cpu_have_the_bits_of_the_portable_kernels(
     package = packages(geometry, "mixed")
     budget = budget_for_layers(package, on_host, context=64, sequences=3)
     engine = load(package, device="cuda", gpu_memory=budget, context=64, sequences=3)
-    assert engine.model.device.host_layers == on_host
+    assert source_of(engine).host_layers == on_host
     found = rows_of_steps(engine)
     monkeypatch.setenv("TRIGRAPH_ISA", "portable")
     assert found == rows_of_steps(load(package, device="cpu", context=64, sequences=3))

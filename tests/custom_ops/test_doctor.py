@@ -12,7 +12,7 @@ from trigraph.exporter import export
 from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE
+from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE
 from trigraph.runtime.doctor import examine
 from trigraph.runtime.doctor.bits import package_bits
 

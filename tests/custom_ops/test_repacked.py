@@ -16,10 +16,12 @@ from support.packages import Packages
 from support.promise import PlainText
 from trigraph.custom_ops import instruction_sets
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, load
+from trigraph.runtime import Engine, devices, load
 from trigraph.runtime.bench import RequestOptions, bench_requests
-from trigraph.runtime.device import choice
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights, repacked_weights
+from trigraph.runtime.execution.sessions import SessionGraph
 
 pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="weights are repacked for the CPU")
 sets = pytest.mark.parametrize("isa", SIDE_BY_SIDE, indirect=True)
@@ -141,10 +143,11 @@ def opened(packages: Packages, model: Sequence[str], **options: Any) -> Engine:
 @sets
 @pytest.mark.parametrize("model", [("tiny-moe", "Q4_K_M"), ("tiny-dense", "mixed"), ("tiny-next", "Q4_K_M")])
 def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
+    monkeypatch.setattr(devices, "instruction_set", lambda: isa)
     engine = opened(packages, model, repack="on")
-    assert isinstance(engine.model.device, RepackingDevice)
-    assert engine.model.device.copies
+    verify = engine.steps._verify
+    assert isinstance(verify, SessionGraph) and isinstance(verify._source, RepackedWeights)
+    assert verify._source.copies
     plain, copied = PlainText(opened(packages, model), 60, 0), PlainText(engine, 60, 0)
     assert copied.rows == plain.rows
     assert copied.bits(57) == plain.bits(57)
@@ -153,7 +156,7 @@ def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch:
 @sets
 def test_a_draft_vocabulary(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     """The draft graph reads the first rows of the output matrix, and the other graphs all of it."""
-    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
+    monkeypatch.setattr(devices, "instruction_set", lambda: isa)
     folder = packages("tiny-moe", "Q4_K_M", activations="int8", draft_vocab=64)
     plain, copied = (PlainText(load(folder, context=200, repack=repack), 40, 0) for repack in ("off", "on"))
     assert copied.rows == plain.rows and copied.bits(37) == plain.bits(37)
@@ -162,13 +165,20 @@ def test_a_draft_vocabulary(isa: str, packages: Packages, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", sorted({*instruction_sets()} - {*SIDE_BY_SIDE}))
 def test_kernels_that_read_plain_weights(kernels: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "instruction_set", lambda: kernels)
+    monkeypatch.setattr(devices, "instruction_set", lambda: kernels)
     with pytest.raises(TrigraphError, match=f"here those of {kernels} run, which read weights as they are"):
         load(packages("tiny-moe", "Q4_K_M"), repack="on")
     with pytest.raises(TrigraphError, match="which read weights as they are"):
         bench_requests(packages("tiny-moe", "Q4_K_M"), RequestOptions(1, repack="on"))
 
 
+class Elsewhere(Device):
+    """A GPU that is not there."""
+
+    name = "cuda"
+    is_host = False
+
+
 def test_another_device() -> None:
     with pytest.raises(TrigraphError, match="repacked weights are for the CPU, and the device is cuda"):
-        choice.open_device("cuda", repack=True)
+        repacked_weights(MappedWeights(), Elsewhere(None, "CUDA"))

@@ -33,6 +33,10 @@ ROOMS = {
         "text",
         "images",
         "device",
+        "device/parts",
+        "device/cuda",
+        "device/repack",
+        "devices",
         "state",
         "execution",
         "sampling",
@@ -105,6 +109,11 @@ def test_imports_follow_the_order_of_rooms() -> None:
             },
             ["a circle: two/d/v.py imports two/e/x.py, two/e/y.py imports two/d/w.py"],
         ),
+        (
+            {"high/a.py": "from trigraph.one.high.attic.b import X", "high/attic/b.py": ""},
+            ["one/high/a.py imports one/high/attic/b.py, but one/high/attic is above one/high"],
+        ),
+        ({"high/attic/b.py": "from trigraph.one.high import a", "high/out/c.py": "", "high/a.py": ""}, []),
         ({"new/a.py": ""}, ["one/new/a.py is in no room: give one/new its place in the order of one"]),
         ({"new.py": ""}, ["one/new.py is in no room: give one/new its place in the order of one"]),
     ],
@@ -114,7 +123,7 @@ def test_a_file_in_the_wrong_place_is_named(tmp_path: Path, files: dict[str, str
         path = tmp_path / "one" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    rooms: dict[str, Sequence[str]] = {"one": ["low", "high"], "two": ["*"]}
+    rooms: dict[str, Sequence[str]] = {"one": ["low", "high", "high/attic"], "two": ["*"]}
     assert list(violations(import_graph(tmp_path, rooms), rooms)) == sentences
 
 

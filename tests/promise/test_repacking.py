@@ -18,10 +18,11 @@ from support.packages import Packages
 from support.promise import draft_chains, row_bits, sequence_bits
 from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.device import choice, repacked
+from trigraph.runtime import Engine, Options, Sampling, devices, load
 from trigraph.runtime.device.exchange import Array
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, _Plain
+from trigraph.runtime.device.repack import weights as repacked
+from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights, _Plain
+from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.execution import repacking
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 
@@ -34,7 +35,7 @@ PROMPT = [*range(40, 60)]
 
 @pytest.fixture
 def folder(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
+    monkeypatch.setattr(devices, "instruction_set", lambda: isa)
     return packages(*request.param, activations="int8", kv_type="f16")
 
 
@@ -46,10 +47,10 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def changes(engine: Engine, folder: Path) -> list[Callable[[], None]]:
     """What has the steps read repacked weights, and plain ones again, both on the engine's state."""
-    steps, device = engine.steps, engine.model.device
-    plain = PackageGraphs(folder, read_manifest(folder), device, engine.model.weights, 1)
+    steps, device, mapped = engine.steps, engine.model.device, engine.model.weights
+    plain = PackageGraphs(folder, read_manifest(folder), device, WeightSource(mapped), 1)
     found: list[Callable[[], None]] = []
-    for graphs in (replace(plain, device=RepackingDevice(device.library, device.kernels)), plain):
+    for graphs in (replace(plain, source=RepackedWeights(mapped, device.kernels)), plain):
         opened = [graphs.open(graphs.prepare(name), steps.state) for name in ("prefill", "verify", "draft")]
         found.append(partial(steps.change_over, *opened))
     return found
@@ -124,29 +125,15 @@ def test_requests_meanwhile(folder: Path, small_models: None) -> None:
 
 @sets
 @pytest.mark.parametrize("folder", MODELS[:1], indirect=True)
-def test_replicas_share_copies(folder: Path, small_models: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    pieces: list[int] = []
-    copy_piece = _Plain._copy_piece
-
-    def counted(weight: _Plain, copy: Array, size: int, first: int) -> None:
-        pieces.append(first)
-        copy_piece(weight, copy, size, first)
-
-    monkeypatch.setattr(_Plain, "_copy_piece", counted)
-    replicas, made = [], []
-    for _ in range(2):
-        replicas.append(engine := load(folder, context=200, memory_share=0.5))
-        assert engine.model.repacking is not None
-        engine.model.repacking.wait()
-        assert engine.model.weight_layout == "repacked"
-        made.append(len(pieces))
-    assert made[0] == made[1] > 0
-    texts = []
-    for engine in (*replicas, load(folder, context=200, repack="off")):
-        request = engine.generate(PROMPT, GREEDY)
-        request.run()
-        texts.append([*request.ids])
-    assert texts[0] == texts[1] == texts[2]
+@pytest.mark.parametrize(("share", "layout"), [(0.5, "repacked"), (1e-6, "plain: repacking takes")])
+def test_a_replica_has_its_share_of_memory(
+    folder: Path, small_models: None, monkeypatch: pytest.MonkeyPatch, share: float, layout: str
+) -> None:
+    monkeypatch.setattr(repacking, "free_memory", lambda: 1 << 30)
+    with load(folder, context=200, memory_share=share) as engine:
+        if engine.model.repacking is not None:
+            engine.model.repacking.wait()
+        assert engine.model.weight_layout.startswith(layout)
 
 
 @sets
@@ -155,13 +142,13 @@ def test_nothing_is_copied_beside_a_first_prompt(
     folder: Path, small_models: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = threading.Event()
-    copy_piece = _Plain._copy_piece
+    copy_piece = _Plain.copy_piece
 
-    def noticed(weight: _Plain, copy: Array, size: int, first: int) -> None:
+    def noticed(weight: _Plain, copy: Array, first: int) -> None:
         copied.set()
-        copy_piece(weight, copy, size, first)
+        copy_piece(weight, copy, first)
 
-    monkeypatch.setattr(_Plain, "_copy_piece", noticed)
+    monkeypatch.setattr(_Plain, "copy_piece", noticed)
     monkeypatch.setattr(repacking, "_START", 0.5)
     monkeypatch.setattr(repacking, "_GRACE", 0)
     with load(folder, context=200) as engine:

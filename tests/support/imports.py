@@ -1,6 +1,7 @@
 """Who imports whom, and whether the order of rooms allows it.
 
-A room is a folder in one of the top folders, or a file that lies in a top folder itself.
+A room is a folder in one of the top folders, or a file that lies in a top folder itself. A folder in a room is part of
+it, unless the order names it.
 """
 
 import ast
@@ -28,26 +29,27 @@ def violations(graph: Graph, rooms: Rooms) -> Iterator[str]:
     floors = [f"{top}/{room}" for top, inside in rooms.items() for room in inside]
     for file in graph:
         if _floor(file, floors) is None:
-            yield f"{file} is in no room: give {_room(file)} its place in the order of {file.split('/')[0]}"
+            yield f"{file} is in no room: give {_room(file, floors)} its place in the order of {file.split('/')[0]}"
     for file, imported in graph.items():
         for other in sorted(imported):
             here, there = _floor(file, floors), _floor(other, floors)
             if here is not None and there is not None and there > here:
-                yield f"{file} imports {other}, but {_room(other)} is above {_room(file)}"
+                yield f"{file} imports {other}, but {_room(other, floors)} is above {_room(file, floors)}"
     arrows = {(file, other): (file, other) for file, imported in graph.items() for other in imported}
-    of_rooms = {(_room(file), _room(other)): (file, other) for file, other in arrows if _room(file) != _room(other)}
-    circle = _circle(arrows) or _circle(of_rooms)
+    of_rooms = {(_room(file, floors), _room(other, floors)): (file, other) for file, other in arrows}
+    circle = _circle(arrows) or _circle({arrow: files for arrow, files in of_rooms.items() if arrow[0] != arrow[1]})
     if circle:
         yield "a circle: " + ", ".join(f"{file} imports {other}" for file, other in circle)
 
 
-def _room(file: str) -> str:
+def _room(file: str, floors: Sequence[str]) -> str:
     top, *inside = file.removesuffix(".py").split("/")
-    return f"{top}/{inside[0]}"
+    nested = f"{top}/{'/'.join(inside[:2])}"
+    return nested if nested in floors else f"{top}/{inside[0]}"
 
 
 def _floor(file: str, floors: Sequence[str]) -> int | None:
-    room, others = _room(file), f"{file.split('/')[0]}/{OTHERS}"
+    room, others = _room(file, floors), f"{file.split('/')[0]}/{OTHERS}"
     return next((floors.index(name) for name in (room, others) if name in floors), None)
 
 

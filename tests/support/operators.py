@@ -12,7 +12,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from trigraph.custom_ops import DOMAIN, library_path
-from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
+from trigraph.runtime.device.cuda.library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.device import aligned_zeros
 
 LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")

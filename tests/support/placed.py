@@ -1,4 +1,4 @@
-"""Budgets of a GPU's memory that hold a share of a model's routed experts."""
+"""Budgets of a GPU's memory that hold a share of a model's routed experts, and what a model has there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from types import MappingProxyType
 
 from trigraph.exporter import read_manifest
 from trigraph.exporter.package.external import load_checked
-from trigraph.runtime.device.cuda_experts import weights_of
-from trigraph.runtime.device.placement import WORKING_BYTES, Weights
+from trigraph.runtime import Engine
+from trigraph.runtime.device.cuda.weight_source import CudaWeightSource
+from trigraph.runtime.device.parts.experts import weights_of
+from trigraph.runtime.device.parts.placement import WORKING_BYTES, Weights
+from trigraph.runtime.execution.layered_graph import LayeredGraph
+from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
+
+
+def source_of(engine: Engine) -> CudaWeightSource:
+    """Where the steps of a model on a GPU read its weights."""
+    verify = engine.steps._verify
+    graph = verify._rest if isinstance(verify, LayeredGraph) else verify
+    assert isinstance(graph, SessionGraph) and isinstance(graph._source, CudaWeightSource)
+    return graph._source
 
 
 def weights_of_package(package: Path, state: Mapping[str, int] = MappingProxyType({})) -> Weights:

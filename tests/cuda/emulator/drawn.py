@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_path
-from trigraph.runtime.device.cuda_array import CudaArray
-from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.cuda_sampler import CudaSampler
+from trigraph.runtime.device.cuda.array import CudaArray
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.cuda.sampler import CudaSampler
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.sampler import Sample, SamplingParameters
 from trigraph.runtime.sampling import draws

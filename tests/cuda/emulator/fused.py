@@ -17,8 +17,8 @@ from support.block_weights import activations, weights
 from support.operators import ONNX_TYPE, provider, same_bits
 from support.row_bits import portable_kernels
 from trigraph.custom_ops import DOMAIN, library_path
-from trigraph.runtime.device.cuda_fusion import fuse
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.fusion import fuse
+from trigraph.runtime.device.cuda.library import CudaLibrary
 
 Arrays = Mapping[str, Any]
 MIXED = ("F32", "F32", "Q8_0", "Q4_K")

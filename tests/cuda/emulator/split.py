@@ -16,8 +16,8 @@ from support.expert_layer import SHAPES, Layer, name_of
 from support.operators import ONNX_TYPE, provider, same_bits
 from support.row_bits import portable_kernels
 from trigraph.custom_ops import DOMAIN, host_experts, library_path
-from trigraph.runtime.device.cuda_experts import CUDA_DOMAIN, SPLIT
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.parts.experts import CUDA_DOMAIN, SPLIT
 
 Arrays = dict[str, Any]
 PLAIN = ["x", "ids", "weights", "gate", "down", "up", "shared", "shared_gate"]

@@ -16,8 +16,8 @@ from support.operators import ONNX_TYPE, provider, same_bits
 from trigraph.custom_ops import DOMAIN, library_path, read_rows
 from trigraph.custom_ops.block_gather.reference import block_gather
 from trigraph.models.names import NGRAM_TABLE
-from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.cuda_tables import host_tables, keep_tables
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.parts.tables import host_tables, keep_tables
 
 ROWS, BLOCKS = 700, 8
 """Of a table, and blocks of a row."""

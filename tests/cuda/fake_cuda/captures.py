@@ -7,6 +7,7 @@ import pytest
 from support.fake_cuda import FakeDevice, count
 from support.packages import Packages
 from trigraph.runtime import Engine, load
+from trigraph.runtime.device.cuda import captures
 from trigraph.runtime.execution import sessions
 
 
@@ -110,7 +111,7 @@ def test_shapes_that_evict_each_other_are_captured_too(
 
 def test_captures_are_bounded(packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other shapes are run launch by launch."""
-    monkeypatch.setattr(sessions, "_MOST_CAPTURES", 2)
+    monkeypatch.setattr(captures, "_MOST_CAPTURES", 2)
     engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=256)
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [[1, 2, 3]])

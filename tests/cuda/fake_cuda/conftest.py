@@ -9,7 +9,7 @@ from support.fake_cuda import FakeDevice
 from support.hollow import write_hollow
 from trigraph.custom_ops import library_path
 from trigraph.runtime import Engine, load
-from trigraph.runtime.device import moving_experts
+from trigraph.runtime.device.parts import moving_experts
 
 
 @pytest.fixture(scope="session")

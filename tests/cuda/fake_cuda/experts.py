@@ -6,11 +6,11 @@ import pytest
 
 from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
 from support.packages import Packages
-from support.placed import budget_for
+from support.placed import budget_for, source_of
 from support.step_rows import rows_of_steps
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.library import CudaLibrary
 
 PROMPT = [3, 1, 4, 1, 5]
 CAPACITY = 64
@@ -92,7 +92,8 @@ def test_weights_go_to_the_device_for_long_prompts(
     budget = budget_for(package, share, context=128, sequences=3)
     engine = load(package, device="cuda", gpu_memory=budget, context=128, sequences=3)
     assert engine.generate(prompt, option).run() == on_cpu.generate(prompt, option).run()
-    placement = engine.model.device.sharing.placement  # type: ignore[attr-defined]
+    placement = source_of(engine).placement
+    assert placement is not None
     layers = [layer for layer in placement.weights.layers if not layer.head]
     streamed = sum((layer.experts - placement.slots[layer.name]) * layer.expert_bytes for layer in layers)
     for length, copies in ((80, 1), (64, 0)):

@@ -10,8 +10,8 @@ from support.fake_cuda import FakeDevice, count
 from support.packages import Packages
 from trigraph.custom_ops import library_path
 from trigraph.runtime import Engine, load
-from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.execution import sessions
+from trigraph.runtime.device.cuda import captures
+from trigraph.runtime.device.cuda.library import CudaLibrary
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_while_a_model_is_loaded_steps_run_uncaptured(package: Path, gpu: FakeDe
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [[1, 2, 3]])
     gpu.events()
-    with engine.model.device.opening():
+    with captures.apart:
         for _ in range(5):
             engine.steps.verify([sequence], [[4]])
     assert not count(gpu.events(), "capture")
@@ -119,7 +119,7 @@ def test_a_capture_that_is_broken_off_is_repeated(
         found = rows(package, "cuda", 6)
     events = gpu.events()
     assert not raised and found == rows(package, "cpu", 6)
-    tried = min(times, sessions._ATTEMPTS)
+    tried = min(times, captures._ATTEMPTS)
     assert count(events, "capture breaks off") == tried
     assert count(events, "capture ends") == (tried == times)
     assert count(events, "replay") == (6 - tried + 1 if tried == times else 0)

@@ -1,14 +1,13 @@
 """Whole layers on the CPU, under ONNX Runtime's own provider: the CPU's bits, and what a step does when."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
 from support.moved import asked, moved_between
 from support.packages import Packages
-from support.placed import budget_for_layers, weights_of_package
+from support.placed import budget_for_layers, source_of, weights_of_package
 from support.promise import sequence_bits
 from support.seeing import SeeingPackages, prompt_of
 from support.step_rows import rows_of_steps
@@ -16,7 +15,6 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache.session_file import SessionFile
 from trigraph.runtime.config import EngineConfig
-from trigraph.runtime.device.cuda import CudaDevice
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -34,7 +32,7 @@ def engine_of(package: Path, on_host: int, more: int = 0) -> Engine:
     """Whose CPU computes so many layers; its GPU may take `more` bytes for experts."""
     budget = budget_for_layers(package, on_host, CAPACITY, 3) + more
     engine = load(package, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
-    assert cast(CudaDevice, engine.model.device).host_layers == on_host
+    assert source_of(engine).host_layers == on_host
     return engine
 
 
@@ -87,7 +85,7 @@ def test_with_some_of_the_experts(packages: Packages, on_host: int, more: int) -
     """Of the layers that the GPU computes."""
     package = packages("tiny-moe", "Q4_K_M")
     engine = engine_of(package, on_host, more)
-    placement = cast(CudaDevice, engine.model.device).sharing.placement
+    placement = source_of(engine).placement
     assert placement is not None and placement.is_split and any(placement.slots.values())
     assert texts(engine) == texts(on_cpu(package))
 
@@ -194,7 +192,7 @@ def test_experts_of_all_other_layers_on_the_cpu(packages: Packages) -> None:
     package = packages("tiny-moe", "Q4_K_M")
     budget = budget_for_layers(package, 2, CAPACITY, 3) + 200_000
     engine = load(package, device="cuda", experts="cpu", gpu_memory=budget, context=CAPACITY, sequences=3)
-    placement = cast(CudaDevice, engine.model.device).sharing.placement
+    placement = source_of(engine).placement
     assert placement is not None and placement.host_layers == 2 and not any(placement.slots.values())
     assert texts(engine) == texts(on_cpu(package))
 
@@ -225,7 +223,7 @@ def test_without_an_mtp_head(package: Path) -> None:
     budget = budget_for_layers(package, 3, CAPACITY, 3)
     config = EngineConfig(context=CAPACITY, sequences=3, speculation=False)
     found = load(package, config, device="cuda", gpu_memory=budget)
-    placement = cast(CudaDevice, found.model.device).sharing.placement
+    placement = source_of(found).placement
     assert placement is not None and placement.host_layers
     _, rest = weights_of_package(package).divided(placement.host_layers)
     assert placement.weights.trunk_bytes < rest.trunk_bytes

@@ -11,14 +11,13 @@ import pytest
 
 from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
-from support.placed import budget_for, budget_for_layers
+from support.placed import budget_for, budget_for_layers, source_of
 from support.step_rows import rows_of_steps
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.device import moving_experts
-from trigraph.runtime.device.cuda import CudaDevice
-from trigraph.runtime.device.expert_counts import write_counts
-from trigraph.runtime.device.moving_experts import MovingExperts
+from trigraph.runtime.device.parts import moving_experts
+from trigraph.runtime.device.parts.expert_counts import write_counts
+from trigraph.runtime.device.parts.moving_experts import MovingExperts
 
 CAPACITY = 64
 PROMPT = [3, 1, 4, 1, 5]
@@ -31,8 +30,7 @@ def package(packages: Packages) -> Path:
 
 def moving_of(engine: Engine) -> MovingExperts:
     """What moves its experts."""
-    assert isinstance(engine.model.device, CudaDevice)
-    moving = engine.model.device.sharing.moving
+    moving = source_of(engine).moving
     assert moving is not None
     return moving
 
@@ -117,8 +115,9 @@ def test_counts_are_those_of_the_router(package: Path, monkeypatch: pytest.Monke
     engine.steps.prefill([sequence], [PROMPT])
     engine.steps.verify([sequence], [[4, 5]])
     chosen = {int(moving_experts._take_counts(layer).sum()) for layer in layers if layer.stacks}
-    k = engine.model.device.sharing.placement.weights.layers[0].chosen  # type: ignore[attr-defined]
-    assert (len(PROMPT) + 2) * k in chosen
+    placement = source_of(engine).placement
+    assert placement is not None
+    assert (len(PROMPT) + 2) * placement.weights.layers[0].chosen in chosen
 
 
 def test_the_next_start_begins_with_what_was_used(

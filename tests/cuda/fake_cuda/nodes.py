@@ -4,13 +4,13 @@ from collections import Counter
 from pathlib import Path
 
 import onnx
-import onnxruntime as ort
 import pytest
 
 from support.packages import Packages
 from support.seeing import SeeingPackages
 from trigraph.exporter import read_manifest
-from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.devices import open_device
 from trigraph.runtime.execution.sessions import session_options
 
 
@@ -48,10 +48,8 @@ def assert_on_the_gpu(folder: Path, graph: str, tmp_path: Path) -> None:
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     model = onnx.load(folder / f"{graph}.onnx", load_external_data=False)
-    device.adapt(model)
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=device.providers(graph), enable_fallback=0
-    )
+    device.weight_source(MappedWeights(), 1).adapt(model)
+    session = device.session(model.SerializeToString(), options, graph)
     placed = Counter(part.ep_name for part in session.get_provider_graph_assignment_info() for node in part.get_nodes())
     run = onnx.load(options.optimized_model_filepath, load_external_data=False).graph.node
     assert placed == {"CUDAExecutionProvider": len(run)}

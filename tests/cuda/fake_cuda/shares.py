@@ -7,7 +7,7 @@ import pytest
 from support.fake_cuda import FakeDevice
 from support.packages import Packages
 from trigraph.runtime import Options, Sampling, load
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.execution.sessions import Binding, SessionGraph
 
 VERIFY, PIECE, TOKEN = 6.5e-3, 1e-3, 80e-6

@@ -6,10 +6,9 @@ import pytest
 
 from support.fake_cuda import FakeDevice
 from support.packages import Packages
-from support.placed import budget_for
+from support.placed import budget_for, source_of
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.device.cuda import CudaDevice
 
 CAPACITY = 96
 
@@ -26,8 +25,7 @@ def engine_of(package: Path, share: float) -> Engine:
 
 def held(engine: Engine) -> int:
     """Experts on the device."""
-    assert isinstance(engine.model.device, CudaDevice)
-    moving = engine.model.device.sharing.moving
+    moving = source_of(engine).moving
     return 0 if moving is None else sum(int((layer.slots >= 0).sum()) for layer in moving._layers.values())
 
 

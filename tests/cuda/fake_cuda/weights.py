@@ -9,7 +9,7 @@ import pytest
 from support.fake_cuda import FakeDevice
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime import load
-from trigraph.runtime.device import cuda_weights
+from trigraph.runtime.device.cuda import weights
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -27,7 +27,7 @@ def test_a_file_is_read_while_it_is_copied(
 ) -> None:
     """Two pieces take turns: one is filled again when its own copy is done, while the other one's may still run."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cuda_weights, "_PIECE", 10_000)
+    monkeypatch.setattr(weights, "_PIECE", 10_000)
     path = tmp_path / "model.gguf"
     write_synthetic("tiny-moe", path, quant="Q4_K_M", seed=3)
     expected = first_row(path, "cpu")

@@ -12,8 +12,8 @@ import onnx
 import onnxruntime as ort
 
 from trigraph.models.progress import Progress, silent
-from trigraph.runtime.device.cuda_array import PinnedArray
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.device_memory import PinnedArray
 from trigraph.runtime.device.heap import release
 
 _ALIGNMENT = 256  # of cudaMalloc

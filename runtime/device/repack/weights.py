@@ -1,4 +1,4 @@
-"""Weights in the order in which the products of a processor read them: a copy in memory of its own, made at loading."""
+"""Weights in the order in which the products of a processor read them: copies in memory of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,13 +26,12 @@ from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import free_memory
-from trigraph.runtime.device.shared_copies import SharedCopies
+from trigraph.runtime.device.weight_source import WeightSource
 
 SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 """Rows that lie side by side, by instruction set: those whose products read repacked weights faster."""
 
-_PIECE = 16 << 20  # bytes that a thread repacks at a time
-_SMALL_PIECE = 4 << 20  # beside steps
+_PIECE = 4 << 20  # bytes that are repacked at a time
 _SPARE = 1 << 30  # bytes that copies made beside steps leave to others
 
 # Attributes that name types of weights, and the input of the first of these.
@@ -50,36 +49,25 @@ class _Copy(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True)
-class RepackingDevice(Device):
-    """The processor, with weights of its own for one model."""
+class RepackedWeights(WeightSource):
+    """Copies of mapped weights for the processor."""
 
-    copies: dict[int, _Copy] = field(default_factory=dict, compare=False)
-    """By address in the mapped files. A graph that reads the first rows of a weight comes after those that read all: a
-    longer copy replaces a shorter one, whose memory goes."""
-    pause: Callable[[float], None] | None = None
-    """Where steps run on the mapped files meanwhile: called after each piece of a copy, with the seconds it took."""
-    shared: SharedCopies | None = None
-    """Where copies are that other processes read too; only with `pause`."""
+    def __init__(self, mapped: MappedWeights, kernels: str, pause: Callable[[float], None] | None = None) -> None:
+        """`kernels`: of SIDE_BY_SIDE those that read the copies.
 
-    @property
-    def reads_mapped_weights(self) -> bool:
-        """Whether steps read weights in the mapped files, and not in copies of the device's own. Few are."""
-        return False
-
-    @property
-    def _rows(self) -> int:
-        return SIDE_BY_SIDE[self.kernels]
-
-    @property
-    def _suffix(self) -> str:
-        return f"_R{self._rows}"
+        `pause`: where steps run on the mapped files meanwhile, called after each piece of a copy with the seconds that
+        it took.
+        """
+        super().__init__(mapped)
+        self.reads_mapped = False
+        self.copies: dict[int, _Copy] = {}
+        """By address in the mapped files. A graph that reads the first rows of a weight comes after those that read
+        all: a longer copy replaces a shorter one, whose memory goes."""
+        self._rows, self._pause = SIDE_BY_SIDE[kernels], pause
+        self._suffix = f"_R{self._rows}"
 
     def adapt(self, model: onnx.ModelProto) -> bool:
-        """Changes a graph to what this device runs; whether anything was changed.
-
-        Types of weights that are to be repacked say so.
-        """
+        """Types of weights that are to be repacked say so."""
         shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
         readers = Counter(name for node in model.graph.node for name in node.input)
         changed = False
@@ -93,11 +81,9 @@ class RepackingDevice(Device):
                 changed = True
         return changed
 
-    def initializers(
-        self, weights: MappedWeights, path: Path, graph: onnx.GraphProto, progress: Progress = silent
-    ) -> dict[str, ort.OrtValue]:
-        """The weights of the graph in file `path`, shared by all graphs of a package; gives it the shapes of copies."""
-        values = weights.initializers(path, graph)
+    def initializers(self, path: Path, graph: onnx.GraphProto, progress: Progress = silent) -> dict[str, ort.OrtValue]:
+        """Gives the graph the shapes of copies, too."""
+        values = super().initializers(path, graph, progress)
         types = {weight.name: weight.type for weight in _typed_weights(graph) if weight.type.endswith(self._suffix)}
         plain = {
             name: _Plain.of(values[name], type.removesuffix(self._suffix), self._rows) for name, type in types.items()
@@ -108,7 +94,7 @@ class RepackingDevice(Device):
             for weight in missing:
                 self.copies[weight.address] = _Copy(self._copy(weight, pool), weight.nbytes)
                 done = sum(copy.nbytes for copy in self.copies.values())
-                progress("repack", done, max(done, weights.nbytes))
+                progress("repack", done, max(done, self.mapped.nbytes))
         for tensor in graph.initializer:
             if tensor.name in plain:
                 tensor.dims[:] = plain[tensor.name].copy_shape
@@ -118,13 +104,19 @@ class RepackingDevice(Device):
         }
 
     def _copy(self, weight: _Plain, pool: ThreadPoolExecutor) -> Array:
-        if self.pause is None:
-            return weight.copied(pool)
-        fill = partial(weight.copy_slowly, self.pause)
-        if self.shared is not None:
-            return self.shared.copy(weight.address, weight.copy_shape, fill, self.pause)
+        """In pieces of milliseconds: on all threads, or with pauses between while the mapped pages are still in use."""
+        if self._pause is not None:
+            _check_memory(weight.copy_nbytes, _SPARE)
         copy = aligned_zeros(weight.copy_shape, np.dtype(np.uint8))
-        fill(copy)
+        if self._pause is None:
+            for _ in pool.map(partial(weight.copy_piece, copy), weight.pieces):
+                pass
+            release(weight.address, weight.nbytes)
+            return copy
+        for first in weight.pieces:
+            started = time.perf_counter()
+            weight.copy_piece(copy, first)
+            self._pause(time.perf_counter() - started)
         return copy
 
     def _copied(self, weight: _Plain) -> int:
@@ -206,38 +198,37 @@ class _Plain(NamedTuple):
         groups = math.prod(shape) // (rows * shape[-1])
         return cls(value.data_ptr(), type, shape, groups, rows, shape[-1] // _plain_bytes(type))
 
-    def copied(self, pool: ThreadPoolExecutor) -> Array:
-        """A copy with `rows` rows side by side; the system may take the mapped pages back."""
-        copy = aligned_zeros(self.copy_shape, np.dtype(np.uint8))
-        for _ in pool.map(partial(self._copy_piece, copy, _PIECE), self._pieces(_PIECE)):
-            pass
-        release(self.address, self.nbytes)
-        return copy
+    @property
+    def pieces(self) -> range:
+        """The first group of each piece."""
+        return range(0, self.groups, self._step)
 
-    def copy_slowly(self, pause: Callable[[float], None], copy: Array) -> None:
-        """Fills such a copy in pieces of milliseconds with pauses between; the mapped pages are still in use."""
-        _check_memory(self.copy_nbytes, _SPARE)
-        for first in self._pieces(_SMALL_PIECE):
-            started = time.perf_counter()
-            self._copy_piece(copy, _SMALL_PIECE, first)
-            pause(time.perf_counter() - started)
+    @property
+    def _step(self) -> int:
+        return max(1, _PIECE // (self.rows * self.shape[-1]))
 
-    def _pieces(self, size: int) -> range:
-        """The first group of each piece of about `size` bytes."""
-        return range(0, self.groups, self._step(size))
-
-    def _step(self, size: int) -> int:
-        return max(1, size // (self.rows * self.shape[-1]))
-
-    def _copy_piece(self, copy: Array, size: int, first: int) -> None:
+    def copy_piece(self, copy: Array, first: int) -> None:
+        """Fills a piece of a copy, in which `rows` rows lie side by side."""
         repack = library_function("trigraph_repack")
         if repack is None:
             raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
         repack.argtypes = [ctypes.c_char_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
         repack.restype = None
         source, target = (first * self.rows * row for row in (self.shape[-1], self.copy_shape[-1]))
-        count = min(self._step(size), self.groups - first)
+        count = min(self._step, self.groups - first)
         repack(self.type.encode(), self.address + source, count, self.rows, self.blocks, copy.ctypes.data + target)
+
+
+def repacked_weights(mapped: MappedWeights, device: Device) -> RepackedWeights:
+    """Those for a device's kernels. Raises TrigraphError for kernels that read weights as they are."""
+    if not device.is_host:
+        raise TrigraphError(f"repacked weights are for the CPU, and the device is {device.name}")
+    if device.kernels not in SIDE_BY_SIDE:
+        raise TrigraphError(
+            f"repacked weights are for kernels of {', '.join(SIDE_BY_SIDE)}; here those of {device.kernels} run, which "
+            "read weights as they are"
+        )
+    return RepackedWeights(mapped, device.kernels)
 
 
 def repacked_bytes(type: str) -> int:

@@ -1,8 +1,12 @@
 """What an error of a step on a GPU means."""
 
+from typing import cast
+
 import pytest
 
-from trigraph.runtime.device.cuda_sharing import shortage
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.cuda.weight_source import CudaWeightSource
+from trigraph.runtime.device.mapped_weights import MappedWeights
 
 
 @pytest.mark.parametrize(
@@ -15,5 +19,6 @@ from trigraph.runtime.device.cuda_sharing import shortage
     ],
 )
 def test_a_want_of_memory_is_known_by_its_words(message: str, found: bool) -> None:
-    error = shortage(RuntimeError(message), None)
+    source = CudaWeightSource(cast(CudaLibrary, None), MappedWeights(), "gpu", 1)
+    error = source.shortage(RuntimeError(message))
     assert bool(error and "the GPU has no memory left; close other programs" in str(error)) == found

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.array import CudaArray
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.device_memory import PinnedArray
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange
 
 _ON_DEVICE = ("logits",)  # results that a round seldom reads: rows of them are fetched when asked for
@@ -89,7 +90,6 @@ class CudaExchange(Exchange):
 
     @property
     def sent(self) -> Mapping[str, Array]:
-        """The inputs of the step that was sent last."""
         block = self._block
         assert block is not None
         if block not in self._views:
@@ -108,13 +108,17 @@ class CudaExchange(Exchange):
         self._block.filled_by = None
 
     def receive(self) -> None:
-        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
         self._library.copy(*self._received)
         self._library.wait()
 
     def result(self, name: str) -> CudaArray:
-        """An output where the graph writes it."""
         return self._results[name]
+
+    def fetch(self, array: Array, sources: Sequence[int]) -> None:
+        for row, source, count in spans(sources, array.nbytes // len(array)):
+            self._library.copy(array[row:].ctypes.data, source, array[row : row + count].nbytes)
+        if any(sources):
+            self._library.wait()
 
 
 def spans(sources: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int, int]]:

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_function
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
-from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.expert_counts import Counts, read_counts, write_counts
-from trigraph.runtime.device.placement import Placement, first_slots
+from trigraph.runtime.device.device_memory import DeviceMemory, PinnedArray
+from trigraph.runtime.device.parts.expert_counts import Counts, read_counts, write_counts
+from trigraph.runtime.device.parts.placement import Placement, first_slots
 
 _log = logging.getLogger("trigraph.device")
 
@@ -75,18 +74,20 @@ class MovingExperts:
     tables where they were. Counts are made by the host's side of each layer.
     """
 
-    def __init__(self, library: CudaLibrary, placement: Placement, counts: Path) -> None:
+    def __init__(self, device: DeviceMemory, placement: Placement, counts: Path) -> None:
         """`counts`: the file that keeps them from one start to the next."""
-        self._library, self._path = library, counts
+        self._device, self._path = device, counts
         layers = [layer for layer in placement.weights.layers if placement.slots[layer.name] < layer.experts]
         shape = (len(layers), max(layer.experts for layer in layers))
         largest = max(BYTES_A_STEP, *(layer.expert_bytes for layer in layers))
         self._layers: dict[str, SharedLayer] = {}
-        self._tables = CudaArray(library, shape, np.dtype(np.int32))
-        self._pinned = PinnedArray(library, shape, np.dtype(np.int32)).array
-        self._staging = PinnedArray(library, (largest,), np.dtype(np.uint8)).array
-        self._copied = library.make_event()
-        weakref.finalize(self, library.free_event, self._copied)
+        self._row_bytes = 4 * shape[1]
+        self._tables = device.allocate(shape[0] * self._row_bytes)
+        weakref.finalize(self, device.free, self._tables, False)
+        self._pinned = PinnedArray(device, shape, np.dtype(np.int32)).array
+        self._staging = PinnedArray(device, (largest,), np.dtype(np.uint8)).array
+        self._copied = device.make_event()
+        weakref.finalize(self, device.free_event, self._copied)
         self._queue: deque[tuple[SharedLayer, int, int]] = deque()
         self._steps = 0
         self._due = 0.0  # when more may move, by the monotonic clock
@@ -96,7 +97,7 @@ class MovingExperts:
             slots = first_slots(layer.experts, placement.slots[layer.name])
             self._layers[layer.name] = shared = SharedLayer(number, slots, layer.expert_bytes)
             self._send_table(shared)
-        library.wait()
+        device.wait()
         all_layers = (*placement.host.layers, *placement.weights.layers)  # the file may be of another budget
         experts = {layer.name: layer.experts for layer in all_layers}
         for name, used in read_counts(counts, experts).items():
@@ -105,7 +106,7 @@ class MovingExperts:
         self._saved = time.monotonic()
         self._release: Callable[[int], None]  # there where some have slots
         give_back = weakref.WeakMethod(self.give_back)
-        library.reclaim = lambda: (call := give_back()) and call()
+        device.reclaim = lambda: (call := give_back()) and call()
         weakref.finalize(self, _save, counts, self._layers)  # also where the program ends
 
     @property
@@ -115,7 +116,7 @@ class MovingExperts:
 
     def table(self, name: str) -> int:
         """The address of a layer's table, int32 [experts], on the device."""
-        return self._tables.row(self._layers[name].number)
+        return self._tables + self._layers[name].number * self._row_bytes
 
     def found(self, stacks: Mapping[str, Sequence[Stack]], release: Callable[[int], None]) -> None:
         """Where the weights of these layers lie; before, theirs do not move.
@@ -153,7 +154,7 @@ class MovingExperts:
         layer.slots[:] = -1
         self._send_table(layer)
         with suppress(TrigraphError):  # of the step that had no memory
-            self._library.wait()
+            self._device.wait()
         address, layer.stacks = layer.stacks[0].device, ()
         self._release(address)
         _log.warning(
@@ -165,7 +166,7 @@ class MovingExperts:
 
     def _move_some(self) -> None:
         """As many experts as the staging memory holds."""
-        self._library.wait_for_event(self._copied)  # between steps long past: the last one was awaited
+        self._device.wait_for_event(self._copied)  # between steps long past: the last one was awaited
         start, changed = 0, {}
         while self._queue and start + self._queue[0][0].expert_bytes <= len(self._staging):
             layer, come, go = self._queue.popleft()
@@ -176,7 +177,7 @@ class MovingExperts:
             self.moved += 1
         for layer in changed.values():
             self._send_table(layer)
-        self._library.record_event(self._copied)
+        self._device.record_event(self._copied)
         self._due = time.monotonic() + start / BYTES_A_SECOND
 
     def _look(self) -> None:
@@ -201,13 +202,13 @@ class MovingExperts:
         for stack in layer.stacks:
             staged = self._staging.ctypes.data + start
             ctypes.memmove(staged, stack.host + expert * stack.expert_bytes, stack.expert_bytes)
-            self._library.copy(stack.device + slot * stack.expert_bytes, staged, stack.expert_bytes)
+            self._device.copy(stack.device + slot * stack.expert_bytes, staged, stack.expert_bytes)
             start += stack.expert_bytes
 
     def _send_table(self, layer: SharedLayer) -> None:
         row = self._pinned[layer.number]
         row[: len(layer.slots)] = layer.slots
-        self._library.copy(self._tables.row(layer.number), row.ctypes.data, row.nbytes)
+        self._device.copy(self._tables + layer.number * self._row_bytes, row.ctypes.data, row.nbytes)
 
 
 def _save(path: Path, layers: Mapping[str, SharedLayer]) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from trigraph.custom_ops import instruction_set, library_path
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.cuda import open_cuda
+from trigraph.runtime.device.cuda.device import open_cuda
 from trigraph.runtime.device.device import HOST, Device
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
 
 EXPERTS = ("gpu", "cpu")
 """Where routed experts can be computed when the device is a GPU."""
@@ -20,20 +19,17 @@ TrigraphError that says what is missing."""
 DEVICES = ("auto", "cpu", *_ACCELERATORS)
 
 
-def open_device(name: str, portable: bool = False, experts: str = "gpu", repack: bool = False) -> Device:
+def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
     """The device of that name, one of DEVICES; `auto` is an accelerator where one can be used, else the processor.
 
     A colon and a number behind an accelerator's name choose among several, from 0 on: `cuda:1`.
-    `portable` graphs do without an operator library that is missing. `repack`: with weights of its own, in the order in
-    which its products read them. Raises TrigraphError that says what is missing for a device that was asked for: no
-    other one is taken in its place.
+    `portable` graphs do without an operator library that is missing. Raises TrigraphError that says what is missing for
+    a device that was asked for: no other one is taken in its place.
     """
     name, number = _numbered(name)
     for what, value, values in (("device", name, DEVICES), ("experts", experts, EXPERTS)):
         if value not in values:
             raise TrigraphError(f"{what} is {value}; it must be one of {', '.join(values)}")
-    if repack:
-        return _open_repacking(name)
     if name in _ACCELERATORS:
         return _ACCELERATORS[name](experts, number)
     reasons = []
@@ -53,18 +49,6 @@ def _numbered(name: str) -> tuple[str, int]:
     if not (number.isascii() and number.isdigit() and len(number) < 4):
         raise TrigraphError(f"device is {name}; behind {bare}: comes the number of a GPU, such as {bare}:1")
     return bare, int(number)
-
-
-def _open_repacking(name: str) -> Device:
-    if name != "cpu":
-        raise TrigraphError(f"repacked weights are for the CPU, and the device is {name}")
-    kernels = instruction_set()
-    if kernels not in SIDE_BY_SIDE:
-        raise TrigraphError(
-            f"repacked weights are for kernels of {', '.join(SIDE_BY_SIDE)}; here those of {kernels} run, which "
-            "read weights as they are"
-        )
-    return RepackingDevice(library_path("cpu"), kernels)
 
 
 def _open_cpu(portable: bool, reason: str | None) -> Device:

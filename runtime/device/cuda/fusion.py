@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.models.tensor_types import FLOAT_TYPES
-from trigraph.runtime.device.cuda_experts import CUDA_DOMAIN
+from trigraph.runtime.device.parts.experts import CUDA_DOMAIN
 
 _MOST_JOINED = 8  # inputs of a JoinColumns
 

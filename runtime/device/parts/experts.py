@@ -11,8 +11,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.models.names import NGRAM_TABLE
-from trigraph.runtime.device.layers import layer_count, layer_of, leaving, looked_up, state_by_layer
-from trigraph.runtime.device.placement import Block, ExpertLayer, Placement, Weights, first_slots
+from trigraph.runtime.device.parts.layers import layer_count, layer_of, leaving, looked_up, state_by_layer
+from trigraph.runtime.device.parts.placement import Block, ExpertLayer, Placement, Weights, first_slots
 
 CUDA_DOMAIN = "trigraph.cuda"
 SPLIT = "SplitExperts"

@@ -1,8 +1,6 @@
 """What a GPU holds within a budget."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -11,9 +9,7 @@ from support.placed import state_of_package, weights_of_package
 from trigraph.exporter import read_manifest
 from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.cuda_sharing import placed as decide
-from trigraph.runtime.device.placement import (
+from trigraph.runtime.device.parts.placement import (
     Block,
     ExpertLayer,
     Placement,
@@ -22,6 +18,7 @@ from trigraph.runtime.device.placement import (
     place,
     weights_of_file,
 )
+from trigraph.runtime.device.parts.placement import placed as decide
 
 SMALL = ExpertLayer(name="small", experts=8, expert_bytes=10, chosen=2)
 LARGE = replace(SMALL, name="large", expert_bytes=15)
@@ -100,8 +97,7 @@ def test_without_a_budget_what_is_free_may_just_do(layers: tuple[ExpertLayer, ..
     weights = Weights(trunk_bytes=10**9, layers=layers)
 
     def found(free: int) -> Placement:
-        library = cast(CudaLibrary, SimpleNamespace(free_memory=lambda: (free, 10**12)))
-        return decide(library, weights, 10**8, None, all_on_host=False)
+        return decide(weights, 10**8, None, free, 10**12, all_on_host=False)
 
     assert found(11 * 10**8).device_bytes == 10**9
     with pytest.raises(TrigraphError, match=r"may take 1\.10 GB, and the model needs 2\.17 GB there"):
@@ -160,9 +156,9 @@ def test_without_a_budget_all_of_the_trunk_may_just_do() -> None:
     """Without room to spare; with less, layers go to the CPU so that there is some."""
 
     def found(free: int) -> Placement:
-        library = cast(CudaLibrary, SimpleNamespace(free_memory=lambda: (free, 10**12)))
         block = Block(nbytes=10**9, read_bytes=10**9)
-        return decide(library, Weights(trunk_bytes=5 * 10**9, blocks=(block,) * 3), 0, None, all_on_host=False)
+        weights = Weights(trunk_bytes=5 * 10**9, blocks=(block,) * 3)
+        return decide(weights, 0, None, free, 10**12, all_on_host=False)
 
     assert found(7 * 10**9).host_layers == found(5 * 10**9).host_layers == 0
     assert found(5 * 10**9 - 1).host_layers == 2

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from trigraph.runtime.device.moving_experts import SharedLayer
-from trigraph.runtime.device.placement import first_slots
+from trigraph.runtime.device.parts.moving_experts import SharedLayer
+from trigraph.runtime.device.parts.placement import first_slots
 
 
 def layer_of(*used: float, held: int) -> SharedLayer:

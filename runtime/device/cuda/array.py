@@ -1,16 +1,14 @@
-"""Arrays in a GPU's memory, and in host memory that it copies from and to."""
+"""Arrays in a GPU's memory."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import weakref
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.device.exchange import Array
 
 
@@ -86,14 +84,3 @@ class CudaArray:
         self._library.copy(array.ctypes.data, address, array.nbytes)
         self._library.wait()
         return array
-
-
-class PinnedArray:
-    """Host memory that copies need no staging for."""
-
-    def __init__(self, library: CudaLibrary, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        nbytes = math.prod(shape) * dtype.itemsize
-        address = library.allocate(nbytes, pinned=True)
-        memory = (ctypes.c_byte * nbytes).from_address(address)
-        weakref.finalize(memory, library.free, address, True)
-        self.array: NDArray[Any] = np.frombuffer(memoryview(memory), dtype).reshape(shape)

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.cuda_library import PROVIDER
+from trigraph.runtime.device.cuda.library import PROVIDER
 
 
 def check_driver() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda.array import CudaArray
+from trigraph.runtime.device.cuda.library import CudaLibrary
+from trigraph.runtime.device.device_memory import PinnedArray
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.sampler import Sample, SamplingParameters
 
@@ -84,7 +85,6 @@ class CudaSampler:
         self._sent = self._library.waits
 
     def place(self, number: int) -> int:
-        """The address of a sample's token."""
         return self._tokens.row(number)
 
     def read(self) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from onnx import ModelProto, helper
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.models.names import NGRAM_TABLE
-from trigraph.runtime.device.cuda_experts import CUDA_DOMAIN
+from trigraph.runtime.device.parts.experts import CUDA_DOMAIN
 
 HOST_GATHER = "HostBlockGather"
 

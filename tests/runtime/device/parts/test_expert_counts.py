@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trigraph.runtime.device.expert_counts import read_counts, write_counts
+from trigraph.runtime.device.parts.expert_counts import read_counts, write_counts
 
 EXPERTS = {"first": 3, "second": 2}
 COUNTS = {"first": np.array([1.0, 0, 2.5]), "second": np.array([0.0, 7])}

@@ -21,7 +21,7 @@ from trigraph.models.names import (
     TOKEN_EMBD,
     in_block,
 )
-from trigraph.runtime.device.layers import layer_of, state_by_layer
+from trigraph.runtime.device.parts.layers import layer_of, state_by_layer
 
 WORKING_BYTES = 1 << 30
 """Of a budget, for CUDA itself and for what steps need beside weights and state."""
@@ -224,6 +224,22 @@ def place(weights: Weights, state_bytes: int, budget: int, working_bytes: int = 
     return Placement(weights=rest, state_bytes=state, slots=slots, host=host)
 
 
+def placed(
+    weights: Weights, state_bytes: int, budget: int | None, free: int, total: int, *, all_on_host: bool
+) -> Placement:
+    """Where weights and state go on a GPU. `budget`: bytes that they may take; None for what is free.
+
+    `all_on_host`: the routed experts. Raises TrigraphError for a budget that is above what the GPU has, or too small.
+    """
+    if budget is not None and budget > total:
+        raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and the GPU has {total / 1e9:,.2f} GB in all")
+    most = free if budget is None else min(budget, free)
+    if budget is None and weights.trunk_bytes + state_bytes <= most < weights.trunk_bytes + state_bytes + WORKING_BYTES:
+        return nowhere(weights, state_bytes)  # which may just do
+    found = place(weights, state_bytes, most)
+    return replace(found, slots=_no_slots(found.weights)) if all_on_host else found
+
+
 def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int, *, cut: bool) -> TrigraphError:
     """Says what is needed, and what would fit."""
     needed = working_bytes + weights.trunk_bytes + state_bytes
@@ -246,11 +262,6 @@ def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: i
 def nowhere(weights: Weights, state_bytes: int) -> Placement:
     """All layers are the GPU's, and all routed experts the host's."""
     return Placement(weights=weights, state_bytes=state_bytes, slots=_no_slots(weights))
-
-
-def without_experts(placement: Placement) -> Placement:
-    """The same, but for routed experts: all are the host's."""
-    return replace(placement, slots=_no_slots(placement.weights))
 
 
 def _no_slots(weights: Weights) -> dict[str, int]:

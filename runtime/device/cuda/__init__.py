@@ -1,0 +1,1 @@
+"""An NVIDIA GPU: memory, the operator library, graphs and their captures."""

@@ -1,0 +1,121 @@
+"""An NVIDIA GPU: memory of its own, filled and read through the functions of the CUDA operator library."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import onnxruntime as ort
+
+from trigraph.custom_ops import host_experts, library_path, read_rows
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.cuda.array import CudaArray
+from trigraph.runtime.device.cuda.captures import GRAPHS, Captures, apart, run_options
+from trigraph.runtime.device.cuda.checks import captured_at, check_driver, check_provider
+from trigraph.runtime.device.cuda.exchange import CudaExchange, Staging
+from trigraph.runtime.device.cuda.library import PROVIDER, CudaLibrary
+from trigraph.runtime.device.cuda.sampler import CudaSampler
+from trigraph.runtime.device.cuda.weight_source import CudaWeightSource
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.exchange import Exchange
+from trigraph.runtime.device.mapped_weights import MappedWeights
+
+_CAPTURED_AT = 8  # runs of a shape: to capture one takes as long as some thirty replays save
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaDevice(Device):
+    """A GPU. State and results of steps never leave it unasked."""
+
+    functions: CudaLibrary
+    experts: str = "gpu"
+    """Where routed experts are computed: gpu, those that fit into its memory, or cpu, from the mapped file."""
+    capture: int = 0
+    """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
+
+    name: ClassVar[str] = "cuda"
+    is_host: ClassVar[bool] = False
+    chunk: ClassVar[int] = 1024
+    most_pending: ClassVar[int] = 29  # as many as kernels hold in shared memory
+
+    def enter(self) -> None:
+        self.functions.use()
+
+    def session(self, model: bytes, options: ort.SessionOptions, graph: str) -> ort.InferenceSession:
+        """Kernels and copies share one stream, so that nothing waits but the end of a step."""
+        if self.provider != PROVIDER:
+            return super().session(model, options, graph)
+        settings = {
+            "device_id": str(self.functions.number),
+            "user_compute_stream": str(self.functions.stream),
+            "arena_extend_strategy": "kSameAsRequested",
+            "enable_cuda_graph": str(int(self.capture > 0 and graph in GRAPHS)),
+        }
+        providers = [(PROVIDER, settings), "CPUExecutionProvider"]
+        with apart:
+            return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+
+    def run_options(self) -> ort.RunOptions:
+        return run_options() if self.provider == PROVIDER else super().run_options()
+
+    def captures(self, graph: str, pending: Sequence[CudaArray]) -> Captures | None:
+        return Captures(self.functions, self.capture, pending) if self.capture and graph in GRAPHS else None
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
+        return CudaArray(self.functions, shape, dtype)
+
+    def part(self, memory: CudaArray, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
+        return memory.part(start, shape, dtype)
+
+    def bind(self, io: ort.IOBinding, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> None:
+        place = self.functions.memory_name, self.functions.number
+        for bind, memories in ((io.bind_input, inputs), (io.bind_output, outputs)):
+            for name, memory in memories.items():
+                bind(name, *place, memory.dtype, memory.shape, memory.address)
+
+    def copy_row(self, memory: CudaArray, source: int, target: int) -> None:
+        memory.copy_row(source, target)
+
+    def exchanges(self) -> Callable[[Mapping[str, CudaArray], Mapping[str, CudaArray]], Exchange]:
+        return partial(CudaExchange, self.functions, Staging(self.functions))
+
+    def sampler(self, most: int, steps: int, vocab: int) -> CudaSampler:
+        return CudaSampler(self.functions, most, steps, vocab)
+
+    def while_waiting(self, work: Callable[[], object]) -> bool:
+        self.functions.before_wait = work
+        return True
+
+    def copy_rate(self) -> float:
+        return self.functions.copy_rate()
+
+    def weight_source(self, mapped: MappedWeights, threads: int) -> CudaWeightSource:
+        return CudaWeightSource(self.functions, mapped, self.experts, threads)
+
+
+def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
+    """A GPU, by its number among those that CUDA shows, for one engine.
+
+    Raises TrigraphError that says what is missing, and what to do about it.
+    """
+    try:
+        library = CudaLibrary(library_path("cuda"), number)
+    except TrigraphError:
+        check_driver()  # without a driver, that comes first
+        raise
+    if library.provider == PROVIDER:
+        check_driver()
+        check_provider()
+        if problem := library.problem():
+            raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
+    library.use_host_experts(host_experts())
+    library.use_read_rows(read_rows())
+    capture = captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
+    capture = capture if library.provider == PROVIDER else 0  # only ONNX Runtime's own provider captures
+    return CudaDevice(
+        library.path, "CUDA", provider=library.provider, functions=library, experts=experts, capture=capture
+    )

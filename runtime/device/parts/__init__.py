@@ -1,0 +1,1 @@
+"""A model over several memories: which part lies where, and what moves."""

@@ -1,0 +1,1 @@
+"""Weights in the order in which a processor reads them."""
