@@ -24,8 +24,8 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, given_model
 from trigraph.runtime.config import DEFAULT_CONTEXT
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.parts.placement import Placement, place, weights_of_file
-from trigraph.runtime.devices import open_device
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 
