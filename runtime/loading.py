@@ -21,12 +21,12 @@ from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
 from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.device.parts.layers import state_of_layers
 from trigraph.runtime.device.repack.weights import repacked_weights
-from trigraph.runtime.devices import open_device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.pending import with_pending

@@ -34,7 +34,7 @@ from trigraph.runtime.cli.measure import (
     BenchWorkArguments,
     run_benchmark,
 )
-from trigraph.runtime.devices import open_device
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.engine import Engine

@@ -20,7 +20,7 @@ from trigraph.runtime.bench.request_result import RequestResult, summary
 from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.run import load_repacked, measure, utc_now, weights
 from trigraph.runtime.bench.sample import Case, Sample, Timing
-from trigraph.runtime.devices import open_device
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.engine import Engine
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms

@@ -18,8 +18,8 @@ from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.report import Report
 from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.timer import Timer
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.devices import open_device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
 

@@ -18,7 +18,7 @@ from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.naming import Hub, Model, given_model
 from trigraph.runtime.config import REPACK
-from trigraph.runtime.devices import DEVICES, EXPERTS
+from trigraph.runtime.device.choice import DEVICES, EXPERTS
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 
 _COUNT = re.compile(r"(\d{1,10})([km]?)", re.ASCII | re.IGNORECASE)

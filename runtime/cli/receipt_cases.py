@@ -18,7 +18,7 @@ from trigraph.runtime import Engine, Receipt, load
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
-from trigraph.runtime.devices import open_device
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.package_cache import cached_package
 from trigraph.runtime.receipt.shown import counted
 from trigraph.runtime.receipt.verify import Verdict, check_model

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from trigraph.models.rope_positions import ImageSpan
 from trigraph.models.vision.config import TOKEN
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE
-from trigraph.runtime.devices import open_device
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.images.image import ResizedImage

@@ -21,7 +21,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.bench.machine import processor
-from trigraph.runtime.devices import open_device
+from trigraph.runtime.device.choice import open_device
 
 RECORD = TINY_GGUF.with_name("recorded_bits.json")
 """Contract version, and hashes by model and part: of text, of images, and of text by residual streams.

@@ -14,10 +14,10 @@ from trigraph.exporter.package.external import load_checked
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.parts.layers import cut
 from trigraph.runtime.device.weight_source import WeightSource
-from trigraph.runtime.devices import open_device
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.layered_graph import LayeredGraph
 from trigraph.runtime.execution.pending import resize

@@ -16,8 +16,9 @@ from support.packages import Packages
 from support.promise import PlainText
 from trigraph.custom_ops import instruction_sets
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, devices, load
+from trigraph.runtime import Engine, load
 from trigraph.runtime.bench import RequestOptions, bench_requests
+from trigraph.runtime.device import choice
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights, repacked_weights
@@ -143,7 +144,7 @@ def opened(packages: Packages, model: Sequence[str], **options: Any) -> Engine:
 @sets
 @pytest.mark.parametrize("model", [("tiny-moe", "Q4_K_M"), ("tiny-dense", "mixed"), ("tiny-next", "Q4_K_M")])
 def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "instruction_set", lambda: isa)
+    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
     engine = opened(packages, model, repack="on")
     verify = engine.steps._verify
     assert isinstance(verify, SessionGraph) and isinstance(verify._source, RepackedWeights)
@@ -156,7 +157,7 @@ def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch:
 @sets
 def test_a_draft_vocabulary(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     """The draft graph reads the first rows of the output matrix, and the other graphs all of it."""
-    monkeypatch.setattr(devices, "instruction_set", lambda: isa)
+    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
     folder = packages("tiny-moe", "Q4_K_M", activations="int8", draft_vocab=64)
     plain, copied = (PlainText(load(folder, context=200, repack=repack), 40, 0) for repack in ("off", "on"))
     assert copied.rows == plain.rows and copied.bits(37) == plain.bits(37)
@@ -165,7 +166,7 @@ def test_a_draft_vocabulary(isa: str, packages: Packages, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", sorted({*instruction_sets()} - {*SIDE_BY_SIDE}))
 def test_kernels_that_read_plain_weights(kernels: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "instruction_set", lambda: kernels)
+    monkeypatch.setattr(choice, "instruction_set", lambda: kernels)
     with pytest.raises(TrigraphError, match=f"here those of {kernels} run, which read weights as they are"):
         load(packages("tiny-moe", "Q4_K_M"), repack="on")
     with pytest.raises(TrigraphError, match="which read weights as they are"):

@@ -36,7 +36,7 @@ ROOMS = {
         "device/parts",
         "device/cuda",
         "device/repack",
-        "devices",
+        "device/choice",
         "state",
         "execution",
         "sampling",

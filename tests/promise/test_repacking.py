@@ -18,7 +18,8 @@ from support.packages import Packages
 from support.promise import draft_chains, row_bits, sequence_bits
 from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options, Sampling, devices, load
+from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.device import choice
 from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.repack import weights as repacked
 from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights, _Plain
@@ -35,7 +36,7 @@ PROMPT = [*range(40, 60)]
 
 @pytest.fixture
 def folder(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    monkeypatch.setattr(devices, "instruction_set", lambda: isa)
+    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
     return packages(*request.param, activations="int8", kv_type="f16")
 
 

@@ -1,7 +1,7 @@
 """Who imports whom, and whether the order of rooms allows it.
 
-A room is a folder in one of the top folders, or a file that lies in a top folder itself. A folder in a room is part of
-it, unless the order names it.
+A room is a folder in one of the top folders, or a file that lies in a top folder itself. What lies in a room is part
+of it, unless the order names it.
 """
 
 import ast

@@ -9,8 +9,8 @@ import pytest
 from support.packages import Packages
 from support.seeing import SeeingPackages
 from trigraph.exporter import read_manifest
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.mapped_weights import MappedWeights
-from trigraph.runtime.devices import open_device
 from trigraph.runtime.execution.sessions import session_options
 
 
