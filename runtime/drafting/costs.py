@@ -18,6 +18,7 @@ _MOST_ENTRIES = 64  # numbers of rows for each number of sequences, and of those
 _SIMILAR = 3  # numbers of sequences whose times count for another one
 _DRAFT_SHARE = 0.2  # of a verify of one row, for a draft run of one before it was timed: low, so that it is tried
 _RUN_ROWS = 10  # rows that take as long as what a run takes besides, before two sizes were timed
+_SHORTEST = 1e-6  # seconds of a run: the clock may tell none, and times are divided by each other
 _SETTLED = 8  # runs of one shape in a row, after which a change of its time is one of the machine
 _CHANGE = 1.15  # times as long, or as short: less is noise
 _AGE = 4  # to the power of its latest runs: other runs, after which the time of a size is no longer fresh
@@ -69,6 +70,7 @@ class RunCost:
 
     def observe(self, rows: int, sequences: int, seconds: float) -> None:
         """Takes in a run."""
+        seconds = max(seconds, _SHORTEST)
         before, change = self.timed(rows, sequences), 1.0
         table = self._tables.pop(sequences) if sequences in self._tables else _Table()
         self._tables[sequences] = table  # behind all others

@@ -81,6 +81,13 @@ def test_other_numbers_of_sequences_count_where_nothing_else_is_known() -> None:
     assert cost.seconds(2, range(2, 9)) == pytest.approx(expected)
 
 
+def test_a_clock_may_not_tell_runs_apart() -> None:
+    costs = RunCost()
+    for seconds in (0.01, 0.01, 0.0, 0.0, -1e-9, 0.01, 0.01):
+        costs.observe(1, 1, seconds)
+    assert costs.timed(1, 1)
+
+
 def test_memory_is_bounded() -> None:
     cost = RunCost()
     for rows in range(1, 2000):
