@@ -52,6 +52,8 @@ class Generation:
     """Whether it is another completion of the prompt before it."""
     announces_prompt: bool = False
     """Whether `run` yields no events, too, where more of the prompt has been computed."""
+    told: int = -1
+    """Tokens of the prompt that were announced last."""
     _tokens: int = 0
     _rounds: int = 0
     _begun: bool = False
@@ -78,13 +80,15 @@ class Generation:
                 self.metrics.ended(self.request)
 
     async def _pieces(self) -> AsyncIterator[str]:
-        """The text in pieces; empty ones tell of the prompt."""
-        shown, told = 0, not self.announces_prompt
-        async with aclosing(self.request.news()) as news:
+        """The text in pieces; empty ones tell of the prompt: of what a cache had, then of what was computed."""
+        shown, request = 0, self.request
+        async with aclosing(request.news()) as news:
             async for _ in news:
-                if not told:
-                    told = self.request.first_token is not None
-                    yield ""
+                if self.announces_prompt and request.started is not None:
+                    for done in (request.reused, request.progress[0]):
+                        if done > self.told:
+                            self.told = done
+                            yield ""
                 if len(text := self.request.text) > shown:
                     yield text[shown:]
                     shown = len(text)

@@ -117,7 +117,12 @@ def test_progress_of_a_prompt(client: httpx.Client, engine: Engine, path: str) -
     parts = streamed(client, path, body)
     told = [part["prompt_progress"] for part in parts if "prompt_progress" in part]
     done = [progress["processed"] for progress in told]
-    assert done == sorted(done) and done[-1] == told[-1]["total"] > 0 and len(done) > 2
+    assert done == sorted({*done}) and done[-1] == told[-1]["total"] > 0 and len(done) > 2
+    timed = [part["timings"] for part in parts if "prompt_progress" in part]
+    assert (done[0], told[0]["time_ms"], timed[0]["prompt_n"], timed[0]["prompt_ms"]) == (0, 0, 0, 0.0)
+    assert [each["prompt_n"] for each in timed] == done
+    again = [part["prompt_progress"] for part in streamed(client, path, body) if "prompt_progress" in part]
+    assert 0 < again[0]["cache"] == again[0]["processed"] and again[-1]["processed"] == again[-1]["total"]
     assert all("timings" in part for part in parts if "role" not in part.get("choices", [{"delta": ()}])[0]["delta"])
 
 

@@ -94,7 +94,7 @@ class NativeCompletion(Job):
         async for i, events in merged(self.generations):
             part = self._part(i, "".join(event.text for event in events if isinstance(event, Content)))
             if not events:
-                part["prompt_progress"] = prompt_progress(self.generations[i].request)
+                part["prompt_progress"] = prompt_progress(self.generations[i])
             if self._fields.timings_per_token:
                 part["timings"] = timings(self.generations[i : i + 1])
             yield sent_event(part)

@@ -103,7 +103,7 @@ class ChatCompletion(Job):
         deltas_of = [Deltas(self._origins) for _ in self.generations]
         async for i, events in merged(self.generations):
             if not events:
-                yield self._chunk(i, {}, progress=prompt_progress(self.generations[i].request))
+                yield self._chunk(i, {}, progress=prompt_progress(self.generations[i]))
             deltas = [delta for event in events for delta in deltas_of[i].of(event)]
             logprobs = self._logprobs(self.generations[i], sent[i]) if deltas else None
             sent[i] += len(logprobs["content"]) if logprobs else 0

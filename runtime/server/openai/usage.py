@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.server.job import Generation, Usage
 
 
@@ -25,26 +24,27 @@ def openai_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def prompt_progress(request: Handle) -> dict[str, Any]:
+def prompt_progress(generation: Generation) -> dict[str, Any]:
     """llama-server's `prompt_progress`: how much of a prompt has been computed."""
-    done, total = request.progress
+    request = generation.request
     return {
-        "total": total,
+        "total": len(request.prompt),
         "cache": request.reused,
-        "processed": done,
-        "time_ms": round(request.stats.prompt_seconds * 1e3),
+        "processed": generation.told,
+        "time_ms": round(_computed(generation)[1] * 1e3),
     }
 
 
 def timings(generations: Sequence[Generation]) -> dict[str, Any]:
     """llama-server's `timings`, of the first completion."""
     stats = generations[0].request.stats
+    count, seconds = _computed(generations[0])
     return {
         "cache_n": stats.reused_tokens,
-        "prompt_n": stats.prompt_tokens,
-        "prompt_ms": stats.prompt_seconds * 1e3,
-        "prompt_per_token_ms": stats.prompt_seconds * 1e3 / max(1, stats.prompt_tokens),
-        "prompt_per_second": stats.prompt_rate,
+        "prompt_n": count,
+        "prompt_ms": seconds * 1e3,
+        "prompt_per_token_ms": seconds * 1e3 / max(1, count),
+        "prompt_per_second": count / seconds if seconds else 0.0,
         "predicted_n": stats.tokens,
         "predicted_ms": stats.seconds * 1e3,
         "predicted_per_token_ms": stats.seconds * 1e3 / max(1, stats.tokens),
@@ -52,3 +52,12 @@ def timings(generations: Sequence[Generation]) -> dict[str, Any]:
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
     }
+
+
+def _computed(generation: Generation) -> tuple[int, float]:
+    """Tokens of the prompt that were computed so far, as its reader was told, and the seconds since that began."""
+    stats = generation.request.stats
+    if not 0 <= generation.told < len(generation.request.prompt):
+        return stats.prompt_tokens, stats.prompt_seconds
+    count = generation.told - stats.reused_tokens
+    return count, stats.prompt_seconds if count else 0.0
