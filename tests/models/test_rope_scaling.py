@@ -80,8 +80,9 @@ def test_operators(isa: str, dtype: Any) -> None:
     read = Operator("PagedAttention", step.attend(key, value), [np.float32], attributes)
     (y,) = read(*step.attend(key, value), output_shapes=[(75, 2 * 3 * 64)])
     assert_close(y, paged_attention(*step.attend(key, value), **rotary), 4e-6)
-    (body,) = Body("PagedAttention", list(step.attend(key, value)), [np.float32], attributes)(*step.attend(key, value))
-    assert_close(y, body, 1e-5)
+    if dtype == np.float32:
+        of_body = Body("PagedAttention", list(step.attend(key, value)), [np.float32], attributes)
+        assert_close(y, of_body(*step.attend(key, value))[0], 1e-5)
     assert not same_bits(y, Attention(heads).attend(step, key, value))
 
 
