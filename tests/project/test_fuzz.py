@@ -22,7 +22,7 @@ pytestmark = [
     ("target", "count"),
     [
         ("headers", 3000), ("towers", 1500), ("images", 3000), ("packages", 150), ("sessions", 300), ("operators", 300),
-        ("constraints", 150), ("answers", 1000), ("grammars", 120), ("texts", 80),
+        ("constraints", 150), ("answers", 400), ("grammars", 50), ("texts", 80),
     ],
 )  # fmt: skip
 def test_no_defects(target: str, count: int, operator_library: Path) -> None:
