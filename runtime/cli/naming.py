@@ -17,7 +17,7 @@ Model = Annotated[
     Path | None,
     typer.Argument(
         metavar="MODEL",
-        help="A package, a GGUF file, USER/REPO:QUANT, ollama:NAME, or tiny, a model of 7 MB that is part of trigraph. "
+        help="A package, a GGUF file, USER/REPO:QUANT, ollama:NAME, or tiny (shipped). "
         "A file is exported to a cache on first use.",
         show_default=False,
     ),
