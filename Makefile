@@ -25,7 +25,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py))))
+TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py tests/*/*/*/test_*.py))))
 
 .PHONY: run check test page tests/ray tests/page tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
 
@@ -67,7 +67,7 @@ check: $(VENV)/.lint
 # Status 5: every test was left out.
 tests/ray: TESTED = $(RAY_TESTS)
 tests/page: TESTED = $(PAGE_TESTS)
-tests/runtime: TESTED = $(wildcard $@/*/test_*.py)
+tests/runtime: TESTED = $(wildcard $@/*/test_*.py $@/*/*/test_*.py)
 $(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS) $(PAGE_TESTS),$(wildcard $@/test_*.py))
 tests/ray tests/page tests/runtime $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
 tests/ray tests/page tests/runtime $(TEST_FOLDERS):
