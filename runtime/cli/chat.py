@@ -104,12 +104,14 @@ class Terminal:
 
     def _shortened(self, turn: Callable[[], Reply]) -> Reply:
         """The next turn, without the oldest ones where the context is full."""
-        left_out = 0
+        chat, left_out = self._chat(), 0
+        before = chat.messages
         while True:
             try:
                 reply = turn()
             except PromptLengthError as error:
-                if not self._chat().leave_out_oldest():
+                if not chat.leave_out_oldest():
+                    chat.messages = before
                     raise TrigraphError(f"{error}; /reset starts over") from error
                 left_out += 1
             else:

@@ -231,8 +231,10 @@ def test_a_full_context_forgets_the_oldest_questions(capsys: pytest.CaptureFixtu
     assert "note: the context is full; the oldest " in told
     assert conversation.messages[0]["role"] == "system" and conversation.messages[1]["content"] != QUESTIONS[0]
     assert conversation.messages[-2]["content"] == QUESTIONS[-1]
+    kept = conversation.messages
     with pytest.raises(TrigraphError, match=r"more than 200 tokens, .*; /reset starts over"):
         chat.take("x" * 300)
+    assert conversation.messages == kept, "what never fits forgets nothing"
 
 
 @pytest.mark.parametrize(
