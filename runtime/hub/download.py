@@ -114,7 +114,7 @@ def _is_there(hub: ModuleType, name: ModelName, file: str, revision: str) -> boo
 
 def _check_space(hub: ModuleType, name: ModelName, needed: int) -> None:
     """Raises TrigraphError where the cache's disk has no room for so many bytes, those of broken downloads aside."""
-    folder = _blobs(hub, name.repository)
+    folder = blobs_folder(hub, name.repository)
     needed -= sum(part.stat().st_size for part in folder.glob("*.part"))
     exists = next(place for place in (folder, *folder.parents) if place.exists())
     if needed > (free := shutil.disk_usage(exists).free):
@@ -124,7 +124,7 @@ def _check_space(hub: ModuleType, name: ModelName, needed: int) -> None:
         )
 
 
-def _blobs(hub: ModuleType, repository: str) -> Path:
+def blobs_folder(hub: ModuleType, repository: str) -> Path:
     """Where the cache has the contents of a repository's files."""
     return Path(hub.constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "blobs")
 
@@ -154,7 +154,7 @@ def _fetch(hub: ModuleType, repository: str, file: str, revision: str) -> None:
     found = hub.get_hf_file_metadata(address)
     if not (found.etag and found.size and found.size <= constants.MAX_HTTP_DOWNLOAD_SIZE):
         return
-    blobs = _blobs(hub, repository)
+    blobs = blobs_folder(hub, repository)
     blobs.mkdir(parents=True, exist_ok=True)
     blob, part = blobs / found.etag, blobs / f"{found.etag}.part"
     with WeakFileLock(blobs / f"{found.etag}.lock"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trigraph.runtime.hub.download import cached_files, hub_module
+from trigraph.runtime.hub.download import blobs_folder, cached_files, hub_module
 from trigraph.runtime.hub.repository import ModelName, choose_files
 
 
@@ -26,7 +26,7 @@ def names_of_files() -> dict[Path, str]:
 def begun_downloads() -> dict[str, int]:
     """Bytes of what was downloaded in part, of each repository."""
     found: dict[str, int] = {}
-    for part in _cache().glob("models--*/blobs/*.part"):
+    for part in Path(hub_module().constants.HF_HUB_CACHE).glob("models--*/blobs/*.part"):
         repository = part.parents[1].name.removeprefix("models--").replace("--", "/")
         found[repository] = found.get(repository, 0) + part.stat().st_size
     return found
@@ -41,7 +41,7 @@ def remove(name: ModelName) -> int | None:
     files = cached_files(hub).get(name.repository, {})
     if name.quant is not None and len(files) > len(parts := choose_files(name, [*files]).parts):
         return sum(_remove(files[part]) for part in parts)
-    begun = [*_cache().glob(f"models--{name.repository.replace('/', '--')}/blobs/*.part")]
+    begun = [*blobs_folder(hub, name.repository).glob("*.part")]
     if not files and not begun:
         return None
     freed = sum(_remove(part) for part in begun)
@@ -52,10 +52,6 @@ def remove(name: ModelName) -> int | None:
         strategy.execute()
         freed += int(strategy.expected_freed_size)
     return freed
-
-
-def _cache() -> Path:
-    return Path(hub_module().constants.HF_HUB_CACHE)
 
 
 def _remove(path: Path) -> int:
