@@ -24,10 +24,6 @@ _CHANGE = 1.15  # times as long, or as short: less is noise
 _AGE = 4  # to the power of its latest runs: other runs, after which the time of a size is no longer fresh
 
 
-class _Pace:
-    factor = 1.0  # how many times as long as at first the machine takes
-
-
 class _Table:
     """Times of runs of as many sequences, by rows."""
 
@@ -54,18 +50,26 @@ class _Table:
         """Whether a size was timed lately: the more often it was, the longer that lasts."""
         return rows in self.seconds and self._runs - self._last[rows] < _AGE ** len(self._latest[rows])
 
-    def shorten(self, rows: int, factor: float) -> None:
-        """Divides the times of a size."""
-        self._latest[rows] = deque((seconds / factor for seconds in self._latest[rows]), _LATEST)
-        self.seconds[rows] /= factor
+    def starts(self, rows: int) -> bool:
+        """Whether a size was timed a few times only."""
+        return len(self._latest[rows]) < _LATEST
+
+    def scale(self, factor: float, spared: int) -> None:
+        """Multiplies the times of all sizes but one."""
+        for rows, latest in self._latest.items():
+            if rows != spared:
+                latest.extend([max(factor * seconds, _SHORTEST) for seconds in latest])
+        self.seconds = {rows: min(self._latest[rows]) for rows in self.seconds}
 
 
 class RunCost:
     """Seconds of a graph's runs, by rows (of all sequences) and sequences; all change with the speed of the machine."""
 
-    def __init__(self, pace: _Pace | None = None) -> None:
+    def __init__(self, machine: list[dict[int, _Table]] | None = None) -> None:
+        """`machine`: the tables of all graphs that run on it."""
         self._tables: dict[int, _Table] = {}  # by sequences
-        self._pace = pace or _Pace()
+        self._machine = [] if machine is None else machine
+        self._machine.append(self._tables)
         self._shape, self._streak, self._settled = (0, 0), 0, 0.0  # of the last run; runs in a row; seconds then
 
     def observe(self, rows: int, sequences: int, seconds: float) -> None:
@@ -74,7 +78,7 @@ class RunCost:
         before, change = self.timed(rows, sequences), 1.0
         table = self._tables.pop(sequences) if sequences in self._tables else _Table()
         self._tables[sequences] = table  # behind all others
-        table.observe(rows, seconds / self._pace.factor)
+        table.observe(rows, seconds)
         if len(self._tables) > _MOST_ENTRIES:
             del self._tables[next(iter(self._tables))]
         self._streak = self._streak + 1 if self._shape == (rows, sequences) else 1
@@ -83,15 +87,17 @@ class RunCost:
             self._settled = table.seconds[rows]
         if self._streak > _SETTLED:
             change = table.seconds[rows] / self._settled
-        elif rows == sequences and before:
+        elif rows == sequences and before and table.starts(rows):
             change = min(1.0, seconds / before)  # without drafts: the others were timed in a slow start, too
         if not 1 / _CHANGE < change < _CHANGE:
-            self._pace.factor *= change
-            table.shorten(rows, change)
+            self._settled = table.seconds[rows]
+            for tables in self._machine:
+                for other in tables.values():
+                    other.scale(change, rows if other is table else 0)
 
     def timed(self, rows: int, sequences: int) -> float:
         """Seconds of runs of that shape, if such were timed lately; else 0."""
-        return self._tables[sequences].seconds.get(rows, 0) * self._pace.factor if sequences in self._tables else 0
+        return self._tables[sequences].seconds.get(rows, 0) if sequences in self._tables else 0
 
     def fresh(self, rows: int, sequences: int) -> bool:
         """Whether they were timed lately enough for others to be held against them."""
@@ -125,7 +131,7 @@ class RunCost:
         timed = [others for others, table in self._tables.items() if table.seconds]
         for others in sorted(timed, key=lambda others: abs(others - sequences))[:_SIMILAR]:
             found = self._tables[others].seconds | found
-        return [(rows, seconds * self._pace.factor) for rows, seconds in sorted(found.items())]
+        return sorted(found.items())
 
 
 def _at(points: Sequence[tuple[int, float]], rows: int) -> float:
@@ -144,10 +150,10 @@ class Costs:
     """Seconds of verifies and draft runs, of a model on a machine. Requests share them."""
 
     def __init__(self) -> None:
-        pace = _Pace()
-        self.verify = RunCost(pace)
+        machine: list[dict[int, _Table]] = []
+        self.verify = RunCost(machine)
         """With all that a round does beside draft runs."""
-        self.draft = RunCost(pace)
+        self.draft = RunCost(machine)
         self._gaps = deque[float](maxlen=_LATEST)  # from a round's end to the next one's start
 
     def round_seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:

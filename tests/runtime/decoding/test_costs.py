@@ -2,6 +2,7 @@
 
 from math import sqrt
 
+import numpy as np
 import pytest
 
 from trigraph.runtime.drafting.costs import Costs, RunCost
@@ -86,6 +87,20 @@ def test_a_clock_may_not_tell_runs_apart() -> None:
     for seconds in (0.01, 0.01, 0.0, 0.0, -1e-9, 0.01, 0.01):
         costs.observe(1, 1, seconds)
     assert costs.timed(1, 1)
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3, 0.8])
+def test_times_stay_true_for_days(noise: float) -> None:
+    """A machine that is now slower, now faster, in a server that runs for long."""
+    costs, rng = Costs(), np.random.default_rng(1)
+    for step, factor in enumerate(rng.lognormal(0, noise, 20000)):
+        sequences = int(rng.integers(1, 5))
+        costs.verify.observe(sequences * (1 + step % 3), sequences, factor * (1 + step % 3))
+        costs.draft.observe(sequences, sequences, 0.1 * factor)
+    for sequences in range(1, 5):
+        for drafts in range(3):
+            assert 0.1 < costs.verify.timed(sequences * (1 + drafts), sequences) / (1 + drafts) < 2
+        assert 0.01 < costs.draft.timed(sequences, sequences) < 0.2
 
 
 def test_memory_is_bounded() -> None:
