@@ -84,8 +84,9 @@ build/src/trigraph:
 	mkdir -p $@
 	cd $@ && for name in $(SUBPACKAGES); do ln -sfn ../../../$$name $$name; done
 
-# The site, in build/site. A dead link fails.
+# The pages that are made from the source, and the site, in build/site. A dead link fails.
 docs: $(VENV)/.docs build/src/trigraph
+	$(BIN)/python tools/docs_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 # clang-tidy reads what changed, and all of it when a header did.
