@@ -50,16 +50,11 @@ def command_line() -> str:
     parts = ["# Command line\n\nEvery command has `--help`; most have `--help-all`, which lists all options.\n"]
     for name, command in group.commands.items():
         if not command.hidden:
-            parts += _command(f"trigraph {name}", command)
-            for sub, below in getattr(command, "commands", {}).items():
-                parts += _command(f"trigraph {name} {sub}", below)
+            context = command.context_class(command, info_name=name)
+            usage = " ".join(["trigraph", name, *command.collect_usage_pieces(context)])
+            text = inspect.cleandoc(command.help or "")
+            parts += [f"## trigraph {name}\n\n```text\n{usage}\n```\n\n{text}\n", *_options(command)]
     return "\n".join(parts)
-
-
-def _command(name: str, command: Any) -> list[str]:
-    context = command.context_class(command, info_name=name)
-    usage = " ".join([name, *command.collect_usage_pieces(context)])
-    return [f"## {name}\n\n    {usage}\n\n{inspect.cleandoc(command.help or '')}\n", *_options(command)]
 
 
 def _options(command: Any) -> list[str]:
