@@ -85,7 +85,7 @@ _SMALL_MOE = dataclasses.replace(
 
 
 def _ngrams(heads: int, width: int, eos: int, multipliers: tuple[int, ...], moduli: tuple[int, ...]) -> Ngrams:
-    """Those of layer 1, by 2 and 3 tokens; the table's parts lie behind each other, in a multiple of 128 rows."""
+    """The n-grams of layer 1, by 2 and 3 tokens; the table's parts lie behind each other, in a multiple of 128 rows."""
     rows = -(-sum(moduli) // 128) * 128
     offsets = tuple(accumulate(moduli[:-1], initial=0))
     return Ngrams(1, 3, heads, 4, width, rows, eos, multipliers, moduli, offsets)

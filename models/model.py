@@ -66,7 +66,7 @@ class Model:
         return self._source(name).raw(name)
 
     def pieces(self, name: str) -> Iterable[npt.NDArray[np.uint8]]:
-        """The same, whole rows at a time."""
+        """The bytes of a tensor in pieces of whole rows."""
         return self._source(name).pieces(name)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:

@@ -35,9 +35,9 @@ class Ngrams:
     multipliers: tuple[int, ...]
     """For each of the `size` tokens, the last one first: what its id is multiplied by."""
     moduli: tuple[int, ...]
-    """Of each row [heads x (size - 1)]: the rows of the table that the hash chooses from."""
+    """For each row [heads x (size - 1)], how many rows of the table the hash chooses from."""
     offsets: tuple[int, ...]
-    """Of each row: the first of them."""
+    """For each row, the first of the table's rows that the hash chooses from."""
 
     @property
     def history(self) -> int:

@@ -54,7 +54,7 @@ def paged_select(
     top: int,
     **rotary: Unpack[Rotary],
 ) -> Ints:
-    """Of each row of q [R, H * D] its `top` best whole groups in ascending order, then -1: int32 [R, top].
+    """The `top` best whole groups of each row of q [R, H * D], in ascending order, then -1: int32 [R, top].
 
     The score of a group is the sum over heads of what is positive of their products with its key; of equal ones the
     first are taken.

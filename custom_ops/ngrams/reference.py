@@ -95,6 +95,6 @@ def ngram_mix(
 
 
 def _norm(x: Wide, weight: Floats, eps: float) -> Wide:
-    """Of each stream of x [T, streams, D]."""
+    """The RMS norm of each stream of x [T, streams, D]."""
     mean_square: Wide = np.mean(x * x, axis=-1, keepdims=True)
     return x / np.sqrt(mean_square + eps) * weight.reshape(x.shape[1:])

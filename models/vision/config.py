@@ -44,7 +44,7 @@ class VisionConfig:
     """Rows and columns of the table of positions, which is stretched over an image's patches."""
     eps: float
     mean: tuple[float, ...]
-    """Of red, green and blue, from 0 to 1."""
+    """The mean of red, green and blue, from 0 to 1."""
     std: tuple[float, ...]
     min_pixels: int | None = None
     """Least area of a resized image, where the file states one."""

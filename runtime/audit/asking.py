@@ -31,7 +31,7 @@ class Asking:
         self.expected: dict[Case, Answer] = {}
         """The answers of the first condition, in which each case is alone."""
         self.deadline = math.inf
-        """Of the condition, by the clock `time.monotonic`."""
+        """When the condition must end, by the clock `time.monotonic`."""
         self.fingerprints = True
         """Whether fingerprints are compared."""
         self._timeouts = 0  # in a row

@@ -34,7 +34,7 @@ class Condition:
 
 
 def conditions(plan: Plan) -> list[Condition]:
-    """Those of a plan, the most telling ones first."""
+    """The conditions of a plan, the most telling ones first."""
     several = [Condition(f"among {others} others", _among(others)) for others in plan.companions]
     return [
         Condition("again", _one_by_one),

@@ -190,7 +190,7 @@ def _failures(seconds: float) -> Iterator[None]:
 
 
 def _refusal(error: HTTPError) -> ServerError:
-    """Of a status of failure."""
+    """The error of a failing status."""
     try:
         with error:
             message = message_of(error.read(_PIECE))

@@ -48,13 +48,13 @@ class Verifier:
 
     model: Path
     exported: ExportOptions
-    """Of a file: as the user asks for; what receipts ask for is added."""
+    """How a file is exported, as the user asks; what receipts ask for is added."""
     device: str = "cpu"
     threads: int | None = None
     public_key: str | None = None
-    """That must have signed."""
+    """The key that must have signed."""
     prompt: list[int] | None = None
-    """Of a private receipt."""
+    """The prompt of a private receipt."""
     images: tuple[Path, ...] = ()
 
     def outcomes(self, paths: list[Path]) -> list[Outcome]:

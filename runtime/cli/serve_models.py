@@ -37,7 +37,7 @@ class Served:
     template: TemplateArguments
 
     def checked(self, where: str = "") -> Served:
-        """The same with a path. Raises TrigraphError for values out of range and a template that cannot be read."""
+        """This model with a path. Raises TrigraphError for values out of range and a template that cannot be read."""
         try:
             self.sampling.sampling()
             self.template.variables()

@@ -29,7 +29,7 @@ from trigraph.runtime.state.sequence import Sequence
 
 _CHUNK = 48  # shorter than the longer prompt
 _IMAGES = ((ImageSpan(15, 5, 7),), (ImageSpan(0, 2, 3), ImageSpan(10, 1, 8)))
-"""Of the two prompts, where there is a vision tower. The first one lies across an end of a prefill."""
+"""The images of the two prompts, where there is a vision tower. The first one lies across an end of a prefill."""
 
 
 class _Hashes:

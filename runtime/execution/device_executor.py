@@ -81,7 +81,7 @@ class DraftChain:
         self._numbers = [{i: next(numbers) for i in members} for members in self._links]
 
     def samples(self) -> list[Sample]:
-        """Those that choose the drafts."""
+        """The samples that choose the drafts."""
         return [
             Sample(self._plan[i].parameters or _UNREAD, self._plan[i].sequence.length + 1 + link, only_drawn=False)
             for link, members in enumerate(self._links)

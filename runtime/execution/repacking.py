@@ -19,7 +19,7 @@ from trigraph.runtime.execution.steps import Steps
 _log = logging.getLogger("trigraph.repacking")
 
 LEAST_BYTES = 256 << 20
-"""Of weights: smaller models are not repacked unless that is asked for."""
+"""The fewest bytes of weights that are repacked unless that is asked for."""
 
 _MARGIN = 0.1  # of the free memory stays for others
 _REST = 5  # times as long as a piece took, while steps run

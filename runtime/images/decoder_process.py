@@ -22,7 +22,7 @@ else:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 MOST_RATIO = 200
-"""Of the longer side of an image to the shorter."""
+"""The largest ratio of the longer side of an image to the shorter."""
 
 _ORIENTATION = 0x0112
 _BAND = 512  # rows that transparency is taken from at a time

@@ -35,7 +35,7 @@ _Size: TypeAlias = tuple[int, int] | None
 
 _CACHE_BYTES = 64 << 20
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "I;16")
-"""Those of Pillow that PNG files keep as they are."""
+"""The modes of Pillow that PNG files keep as they are."""
 
 
 class ImageReader:

@@ -29,7 +29,7 @@ from trigraph.runtime.requests.completion import Completion
 
 FORMAT = "trigraph receipt"
 VERSION, IMAGE_VERSION = 1, 2
-"""Of receipts without images, and with images."""
+"""The versions of receipts without images, and with images."""
 _UNSEALED = ("prompt", "sha256", "signature")  # `prompt_sha256` stands for the prompt
 _REASONS = ("stop", "length", "context", "cancelled", "timeout")
 _MAX_BYTES = 8 << 20  # a prompt of a million tokens
@@ -67,7 +67,7 @@ class Receipt:
     prompt: tuple[int, ...] | None = None
     """None in a private receipt."""
     images: Shown | None = None
-    """Those of the prompt; None where it has none."""
+    """The images of the prompt; None where it has none."""
     signature: Signature | None = None
 
     @classmethod
@@ -164,7 +164,7 @@ class Receipt:
         return fields | ({} if signature is None else {"signature": signature})
 
     def as_text(self) -> str:
-        """The same as text, a field a line."""
+        """The receipt as text, a field a line."""
         lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in self.as_json().items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

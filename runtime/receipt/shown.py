@@ -18,7 +18,7 @@ from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.images.reader import ImageLike, ImageReader
 
 MOST_IMAGES = 500
-"""Of a receipt."""
+"""The most images of a receipt."""
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -33,7 +33,7 @@ class ShownImage:
     """In tokens."""
     width: int
     sha256: str
-    """Of its pixels: red, green and blue of each, row by row."""
+    """The SHA-256 of its pixels: red, green and blue of each, row by row."""
 
     @property
     def tokens(self) -> int:
@@ -55,7 +55,7 @@ class Shown:
 
     @classmethod
     def of(cls, prompt: ImagePrompt | None, tower: str | None) -> Shown | None:
-        """Those of a prompt; None where it has none. Raises TrigraphError for more than a receipt can have."""
+        """The images of a prompt; None where it has none. Raises TrigraphError for more than a receipt can have."""
         if prompt is None or tower is None or not prompt.images:
             return None
         pairs = zip(prompt.images, prompt.pixels, strict=True)

@@ -23,7 +23,7 @@ class Verdict:
     """What came of a verification."""
 
     tokens: int
-    """Of the completion."""
+    """The tokens of the completion."""
     difference: str | None = None
     """What differs first, in a sentence; None when everything is equal."""
     token: int | None = None

@@ -33,7 +33,7 @@ class PromptImages:
 
     @classmethod
     def of(cls, vision: Vision | None, prompt: ImagePrompt | None) -> PromptImages:
-        """Those of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
+        """The images of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
         if prompt is None:
             return cls()
         if vision is None:

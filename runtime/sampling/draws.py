@@ -59,7 +59,7 @@ def _function() -> Any:
 def _draw(
     logits: NDArray[np.float32], ids: NDArray[np.int64] | None, parameters: SamplingParameters, position: int
 ) -> int | None:
-    """The same in NumPy."""
+    """Draws a token, in NumPy."""
     if not len(logits) or not np.isfinite(logits.max()):
         return None
     places, weights = survivors(logits, parameters)

@@ -61,7 +61,7 @@ class _Expression(NamedTuple):
     nullable: bool = False
     """Whether the empty text matches."""
     depth: int = 0
-    """Of its groups."""
+    """How deep groups are within one another."""
 
 
 _EMPTY = _Expression("", nullable=True)

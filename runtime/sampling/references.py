@@ -29,7 +29,7 @@ def check_references(schema: Mapping[str, Any]) -> None:
 
 
 def check_lark(text: str) -> None:
-    """The same for the JSON schemas in a Lark grammar."""
+    """Raises ValueError for such a chain in a JSON schema of a Lark grammar."""
     for found in _WITHIN_LARK.finditer(text):
         try:
             schema, _ = json.JSONDecoder().raw_decode(text, found.end())

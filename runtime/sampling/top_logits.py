@@ -43,7 +43,7 @@ def _function() -> Any:
 
 
 def _top_logits(logits: NDArray[np.float32], k: int) -> tuple[list[int], list[float]]:
-    """The same in NumPy."""
+    """The k largest logits and their ids, in NumPy."""
     if np.isnan(logits).any():
         return [int(logits.argmax())], [np.nan]
     if k < len(logits):

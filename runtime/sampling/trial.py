@@ -22,7 +22,7 @@ from trigraph.runtime.sampling.turns import Turns
 STACK = 8 << 20
 """Bytes of stack that a trial may take; who compiles the same grammar later has twice as much."""
 QUICK_SECONDS, SECONDS = 0.1, 5.0
-"""Of the processor's time that most trials take, and that they may take."""
+"""The seconds of processor time that most trials take, and that they may take."""
 
 _PROGRAM = Path(__file__).with_name("trial_process.py")
 _MAX_MEMORY = 1 << 30  # bytes of the process
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
     message: str | None
     """Why not, as llguidance says it, if so."""
     seconds: float = 0.0
-    """Of the processor's time that it took."""
+    """The seconds of processor time that it took."""
     tried: bool = True
     """Whether the trial came to an end of its own."""
 

@@ -43,7 +43,7 @@ def image_part(data: str, place: str) -> dict[str, Any]:
 
 
 def part_of_url(url: str | None, place: str) -> dict[str, Any]:
-    """The same of a data URI, or of bare base64. Raises ApiError for other URLs: nothing is fetched."""
+    """The image in a data URI, or in bare base64. Raises ApiError for other URLs: nothing is fetched."""
     if url is None:
         raise ApiError(f"{place} is missing; {_REMEDY}", param=place, code="missing_required_parameter")
     scheme = _SCHEME.match(url[:_MOST_HEAD])

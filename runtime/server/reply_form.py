@@ -45,7 +45,7 @@ class ToolChoice:
     """Which calls a reply may and must have."""
 
     tools: Sequence[Mapping[str, Any]] = ()
-    """Those that may be called, in OpenAI's form."""
+    """The tools that may be called, in OpenAI's form."""
     required: bool = False
     named: str | None = None
     """The one that must be called."""

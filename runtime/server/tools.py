@@ -45,7 +45,7 @@ class Tools:
 
     @classmethod
     def of(cls, tools: Iterable[Mapping[str, Any]]) -> Tools:
-        """Those of a request, in the form of the Responses API. Raises ApiError for a name or grammar of no use."""
+        """The tools of a request, in the form of the Responses API. Raises ApiError for a name or grammar of no use."""
         found = cls()
         found._add(tools, None)
         return found

@@ -27,7 +27,7 @@ class Pool:
         return self.size - len(self._references)
 
     def unused(self, count: int) -> range:
-        """Those of the next `count` numbers that were never taken."""
+        """The next `count` numbers that were never taken."""
         missing = max(0, count - len(self._returned))
         return range(self._unused, min(self._unused + missing, self.size))
 

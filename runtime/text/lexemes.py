@@ -25,7 +25,7 @@ TAGS = {
     "xml": (CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END),
     "json": (CALL, CALL_END),
 }
-"""Those of a family of calls."""
+"""The tags of a family of calls."""
 TEXT, SPACE, FENCE, END = "text", "space", "fence", "end"
 SPACES = " \t\r\n"
 _LONGEST = 256  # characters of a name in a tag, and of the line that begins a code block

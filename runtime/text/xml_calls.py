@@ -212,7 +212,7 @@ def _named(written: str, declared: Container[str]) -> str:
 
 
 def _silent(parsing: Parsing[None]) -> Parsing[None]:
-    """The same without its events."""
+    """Parses without giving events."""
     for event in parsing:
         if event is None:
             yield None

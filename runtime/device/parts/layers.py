@@ -37,7 +37,7 @@ def state_by_layer(sizes: Mapping[str, int]) -> Counter[int]:
 
 
 def state_of_layers(names: Iterable[str], layers: int) -> frozenset[str]:
-    """Of state tensors those of the first layers."""
+    """The names of the first layers' state tensors."""
     return frozenset(name for name in names if (part := _STATE.match(name)) and int(part[1]) < layers)
 
 

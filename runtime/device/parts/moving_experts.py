@@ -48,7 +48,7 @@ class SharedLayer:
     slots: NDArray[np.int32]
     """By expert, its slot or -1."""
     expert_bytes: int
-    """Of one expert."""
+    """The bytes of one expert."""
     stacks: Sequence[Stack] = ()
     """Gates first; none before they are known, and where the device has no slots."""
     used: Counts = field(init=False)

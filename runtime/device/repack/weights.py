@@ -220,7 +220,7 @@ class _Plain(NamedTuple):
 
 
 def repacked_weights(mapped: MappedWeights, device: Device) -> RepackedWeights:
-    """Those for a device's kernels. Raises TrigraphError for kernels that read weights as they are."""
+    """The repacked weights for a device's kernels. Raises TrigraphError for kernels that read weights as they are."""
     if not device.is_host:
         raise TrigraphError(f"repacked weights are for the CPU, and the device is {device.name}")
     if device.kernels not in SIDE_BY_SIDE:

@@ -26,7 +26,7 @@ class SentImages:
 
     spans: tuple[ImageSpan, ...]
     digests: tuple[bytes, ...]
-    """Of size and pixels."""
+    """A hash of the size and pixels of each."""
     pixels: Mapping[bytes, ResizedImage]
     """By digest; of those that the replica knows, none."""
 

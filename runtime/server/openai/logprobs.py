@@ -35,7 +35,7 @@ def completion_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob], 
 
 
 def prompt_logprobs(tokenizer: Tokenizer, first: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """The same of a prompt, of whose `first` token nothing is known."""
+    """The log-probabilities of a prompt, of whose `first` token nothing is known."""
     text = tokenizer.spell([first])
     rest = completion_logprobs(tokenizer, logprobs, len(text))
     unknown: dict[str, list[Any]] = {
