@@ -16,6 +16,7 @@ import yaml
 
 from docs_pages import REFERENCE, pages
 from support.documents import ROOT, anchors, blocks, commands, documents, links
+from trigraph.custom_ops.registry import operators
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli.app import app
 
@@ -167,6 +168,11 @@ def test_no_link_is_dead() -> None:
             elif anchor and target.suffix == ".md" and anchor not in anchors(target):
                 wrong.append(f"{file.relative_to(ROOT)}: no heading {path}#{anchor}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_list_of_operators_is_whole() -> None:
+    text = (ROOT / "custom_ops" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^- \*\*`(\w+)`\*\*", text, re.MULTILINE)) == set(operators())
 
 
 def test_pages_made_from_the_source_are_up_to_date() -> None:
