@@ -84,6 +84,14 @@ def test_versions_and_changes() -> None:
     ]
 
 
+def test_headings_of_the_changelog() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    versions = [line for line in lines if line.startswith("## ")]
+    assert versions and all(re.fullmatch(r"## \[(Unreleased\]|\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d)", v) for v in versions)
+    kinds = {line[4:] for line in lines if line.startswith("### ")}
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Not run on a GPU yet"}
+
+
 def test_names_of_c_libraries() -> None:
     assert glibc_of(FILES[0]) == (2, 27) and glibc_of(FILES[2]) is None
 
