@@ -122,10 +122,10 @@ def _read_parts(path: Path) -> list[Header]:
         if not part.exists():
             raise TrigraphError(f"{part}: is missing; put all {count} parts into one folder")
         headers.append(opened if part == path else read_header(part))
-        found = (_split_key(headers[-1], "split.no", 0), _split_key(headers[-1], "split.count", 1))
-        if found != (number - 1, count):
+        split = (_split_key(headers[-1], "split.no", 0), _split_key(headers[-1], "split.count", 1))
+        if split != (number - 1, count):
             raise TrigraphError(
-                f"{part}: split.no and split.count are {found}, expected {(number - 1, count)}; "
+                f"{part}: split.no and split.count are {split}, expected {(number - 1, count)}; "
                 "the parts do not belong together, download them again"
             )
     total = sum(len(header.tensors) for header in headers)

@@ -73,7 +73,7 @@ class Asking:
         if self.client.model is not None:
             body["model"] = self.client.model
         try:
-            found = self.client.post("/tokenize", body).get("tokens")
+            tokens = self.client.post("/tokenize", body).get("tokens")
         except ServerError:
             return None
-        return found if isinstance(found, list) and found and all(isinstance(each, int) for each in found) else None
+        return tokens if isinstance(tokens, list) and tokens and all(isinstance(each, int) for each in tokens) else None

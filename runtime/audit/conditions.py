@@ -161,8 +161,8 @@ def _token_by_token(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
     if asking.tokenize("Zebras") is None:
         raise NotPossibleError("needs /tokenize")
     for case in cases:
-        if (found := _stepwise(asking, case)) is not None:
-            yield case, found
+        if (outcome := _stepwise(asking, case)) is not None:
+            yield case, outcome
 
 
 def _stepwise(asking: Asking, case: Case) -> Answer | ServerError | None:

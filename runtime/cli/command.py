@@ -158,7 +158,7 @@ class Command(TyperCommand):
 
 def _advice(name: str, ours: list[str]) -> str | None:
     """What to use in place of an unknown option, if that is known."""
-    if (found := remedy(name, ours)) is not None:
-        return found
+    if (advice := remedy(name, ours)) is not None:
+        return advice
     near = difflib.get_close_matches(name, ours, n=1, cutoff=0.7)
     return f"did you mean {near[0]}?" if near else None

@@ -91,10 +91,10 @@ class ServerArguments:
         keys = list(self.api_key or ())
         if self.api_key_file is not None:
             lines = map(str.strip, read_text(self.api_key_file).splitlines())
-            found = [line for line in lines if line and not line.startswith("#")]
-            if not found:
+            listed = [line for line in lines if line and not line.startswith("#")]
+            if not listed:
                 raise TrigraphError(f"--api-key-file {self.api_key_file}: the file has no key; write one a line")
-            keys += found
+            keys += listed
         elif not keys and (key := os.environ.get(_KEY_VARIABLE)):
             keys = [key]
         if not all(key and key == key.strip() and key.isascii() and key.isprintable() for key in keys):

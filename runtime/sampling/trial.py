@@ -69,18 +69,18 @@ class Trials:
             with lane.turns.turn(len(grammar)):
                 if (known := self._known.get(key)) is not None:  # by somebody else, while this one waited
                     return known
-                if (found := lane.tried(request)) is not None:
-                    return self._learned(key, found)
+                if (verdict := lane.tried(request)) is not None:
+                    return self._learned(key, verdict)
         return self._learned(
             key, Verdict(f"compiling it takes more than {SECONDS:g} seconds; make it simpler", SECONDS, False)
         )
 
-    def _learned(self, key: bytes, found: Verdict) -> Verdict:
+    def _learned(self, key: bytes, verdict: Verdict) -> Verdict:
         with self._learning:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-            self._known[key] = found
-        return found
+            self._known[key] = verdict
+        return verdict
 
 
 @dataclass

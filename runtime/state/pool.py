@@ -37,10 +37,10 @@ class Pool:
             return
         self.reclaim(count)
         if count > self.free:
-            found = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
+            shortage = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
             if not self.free:
-                found = f"all {self.size} {self._noun} are in use"
-            raise TrigraphError(f"{found}; release sequences or load with more `{self._knob}`")
+                shortage = f"all {self.size} {self._noun} are in use"
+            raise TrigraphError(f"{shortage}; release sequences or load with more `{self._knob}`")
 
     def take(self) -> int:
         """A number with one reference. Raises TrigraphError when none is free."""

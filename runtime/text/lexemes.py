@@ -127,11 +127,11 @@ class Lexemes:
 
     def spaces(self) -> Parsing[str]:
         """Reads the white space that comes next."""
-        found = []
+        spaces = []
         while (lexeme := (yield from self.next())).kind == SPACE:
-            found.append(lexeme.text)
+            spaces.append(lexeme.text)
         self.back(lexeme)
-        return "".join(found)
+        return "".join(spaces)
 
     def solid(self, read: list[Lexeme]) -> Parsing[Lexeme]:
         """The next one that is no white space; it and white space before it are added to `read`."""

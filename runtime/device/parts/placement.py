@@ -236,8 +236,8 @@ def placed(
     most = free if budget is None else min(budget, free)
     if budget is None and weights.trunk_bytes + state_bytes <= most < weights.trunk_bytes + state_bytes + WORKING_BYTES:
         return nowhere(weights, state_bytes)  # which may just do
-    found = place(weights, state_bytes, most)
-    return replace(found, slots=_no_slots(found.weights)) if all_on_host else found
+    placement = place(weights, state_bytes, most)
+    return replace(placement, slots=_no_slots(placement.weights)) if all_on_host else placement
 
 
 def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int, *, cut: bool) -> TrigraphError:
