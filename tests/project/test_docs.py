@@ -8,6 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from docs_pages import REFERENCE, pages
 from support.documents import ROOT, anchors, blocks, commands, documents, links
 from trigraph.custom_ops.registry import operators
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cli.app import app
+from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime.cli.app import app, main
 
 PROGRAMS = ("trigraph", ".venv/bin/trigraph", "/opt/trigraph/bin/trigraph")
 FOLDERS = ("docs", "models", "exporter", "custom_ops", "runtime", "tests", "tools", "examples", "packaging")
@@ -49,6 +51,40 @@ def test_commands_of_trigraph_parse(known: dict[str, Any], monkeypatch: pytest.M
     wrong = [f"{place}: {' '.join(words)}: {why}" for place, words in asked for why in refused(known, words)]
     assert not wrong, "\n".join(wrong)
     assert len(asked) > 50
+
+
+RUN = ("run", "inspect", "export")
+MODELS = ("MODEL.gguf", "Qwen3.6-35B-A3B-UD-Q4_K_M.gguf", "models/tiny/tiny-q8_0.gguf")
+
+
+def runnable() -> list[list[str]]:
+    """Commands that end by themselves, each once, with the shipped model and at most four tokens."""
+    found = []
+    for _, words in told():
+        if words[0] not in PROGRAMS or words[1:2] == ["--help"] or words[1] not in RUN or not {*MODELS} & {*words}:
+            continue
+        command = [str(TINY_GGUF) if word in MODELS else word for word in words[1:]]
+        if {"--image", "-hf", "--grammar", "--device", "-f", "--receipt-key"} & {*command}:
+            continue
+        if command[0] == "run":
+            if "-p" not in command:
+                continue
+            command += ["-n", "4"]
+        if command not in found:
+            found.append(command)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", runnable(), ids=lambda words: " ".join(Path(word).name for word in words))
+def test_commands_run(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["trigraph", *words])
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code
 
 
 def refused(known: dict[str, Any], words: list[str]) -> Iterator[str]:
