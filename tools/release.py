@@ -62,13 +62,14 @@ def check_versions(tag: str, changes: str, repository: str | None) -> Iterator[s
 
 def check_files(tag: str, folder: Path) -> Iterator[str]:
     """Says which files are missing, too large, of another version, or of a platform that is not released."""
-    found: dict[str, set[str]] = {name: set() for name in PLATFORMS}
+    name: str
+    kinds: dict[str, set[str]] = {name: set() for name in PLATFORMS}
     sources = 0
     for file in sorted(folder.iterdir()):
         try:
             if file.suffix == ".whl":
                 name, version, _, tags = parse_wheel_filename(file.name)
-                found.setdefault(name, set()).update(_kind(tag.platform) for tag in tags)
+                kinds.setdefault(name, set()).update(_kind(tag.platform) for tag in tags)
             else:
                 (name, version), sources = parse_sdist_filename(file.name), sources + 1
         except (InvalidSdistFilename, InvalidWheelFilename):
@@ -80,9 +81,9 @@ def check_files(tag: str, folder: Path) -> Iterator[str]:
             yield f"{file.name}: {file.stat().st_size:,} bytes; at most {limit:,}"
         if (glibc := glibc_of(file.name)) is not None and glibc > NEWEST_GLIBC:
             yield f"{file.name}: takes glibc {'.'.join(map(str, glibc))}; at most {'.'.join(map(str, NEWEST_GLIBC))}"
-    for name, kinds in found.items():
-        for kind in sorted(PLATFORMS.get(name, set()) ^ kinds):
-            yield f"{name}: a wheel for {kind} is {'unexpected' if kind in kinds else 'missing'}"
+    for name, there in kinds.items():
+        for kind in sorted(PLATFORMS.get(name, set()) ^ there):
+            yield f"{name}: a wheel for {kind} is {'unexpected' if kind in there else 'missing'}"
     if sources != 1:
         yield f"{sources} source archives; expected one"
 

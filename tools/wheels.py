@@ -79,7 +79,7 @@ def check(wheel: Path, largest: int, glibc: tuple[int, ...] | None) -> None:
         raise SystemExit(f"error: {wheel.name} has {size:,} bytes; at most {largest:,}")
     if (named := glibc_of(wheel.name)) is None:
         return
-    command = [SCRIPTS / "auditwheel", "show", "--json", wheel]
+    command = [str(SCRIPTS / "auditwheel"), "show", "--json", str(wheel)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=_with_scripts()).stdout
     needed = glibc_of(str(json.loads(shown)["overall_tag"]))
     allowed = named if glibc is None else min(named, glibc)
