@@ -22,6 +22,8 @@ def python_files() -> list[Path]:
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Strings that stand alone, with their lines: those of modules, classes, functions, attributes and constants."""
+    if not re.search(rf'"""\s*{LEANING.pattern}', source):  # most files, which need not be parsed
+        return
     for node in ast.walk(ast.parse(source)):
         for statement in getattr(node, "body", ()) if isinstance(getattr(node, "body", None), list) else ():
             value = getattr(statement, "value", None) if isinstance(statement, ast.Expr) else None

@@ -54,7 +54,7 @@ def test_each_model_has_its_sampling_and_template(served: dict[str, Served]) -> 
 
 
 def test_the_settings_of_a_model_are_its_own(served: dict[str, Served]) -> None:
-    template = SimpleNamespace(notice=None, efforts=(), with_source=lambda text: SimpleNamespace(
+    template: Any = SimpleNamespace(notice=None, efforts=(), with_source=lambda text: SimpleNamespace(
         notice=None, efforts=(), text=text))  # fmt: skip
     engine: Any = SimpleNamespace(sampling=Sampling(), chat_template=lambda: template)
     opening = Opening(Settings(defaults=Options(max_tokens=9)), None, True, False)
