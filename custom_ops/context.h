@@ -69,7 +69,7 @@ class KernelInfo {
     require(status, name, "a short string");
     return value;
   }
-  // Of memory where the provider computes. Valid until it is given to ReleaseAllocator.
+  // An allocator of memory where the provider computes. Valid until it is given to ReleaseAllocator.
   OrtAllocator* allocator() const {
     OrtAllocator* allocator = nullptr;
     api_.check(api_->KernelInfoGetAllocator(info_, OrtMemTypeDefault, &allocator), "KernelInfoGetAllocator");
@@ -121,7 +121,7 @@ class Context {
     return tensor;
   }
 
-  // Of the outputs that an operator may leave out, a node must name those that its inputs or attributes ask for.
+  // A node must name those outputs that an operator may leave out and its inputs or attributes ask for.
   void expect_outputs(size_t count) const {
     size_t found = 0;
     api_.check(api_->KernelContext_GetOutputCount(context_, &found), "GetOutputCount");

@@ -73,7 +73,7 @@ TRIGRAPH_EVERYWHERE double time_of(uint64_t key, int64_t token, double weight) {
   return -log_of(uniform(key, token)) / weight;
 }
 
-// Of a logit at a temperature, where 1 is the weight of the largest.
+// The weight of a logit at a temperature, where 1 is the weight of the largest.
 TRIGRAPH_EVERYWHERE double weight_of(float logit, double largest, double temperature) {
   return exp_of((static_cast<double>(logit) - largest) / temperature);
 }

@@ -31,7 +31,7 @@ def body(function: Callable[..., Any]) -> Function:
 
 @body
 def row_positions(cu_seqlens: Tensor, past_lens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row, as int64 [rows]: its sequence, its number in the sequence, and its position."""
+    """For each row, as int64 [rows]: its sequence, its number in the sequence, and its position."""
     cu = op.Cast(cu_seqlens, to=INT64)
     rows = op.Range(0, op.Gather(cu, -1), 1)
     begun = op.Cast(op.Unsqueeze(cu[1:], 1) <= rows, to=INT64)  # how many sequences end before each row

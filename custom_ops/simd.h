@@ -46,8 +46,8 @@ namespace trigraph::TRIGRAPH_ISA {
 #if defined(__GNUC__)
 // Always inline: GCC drops a call of a function that only prefetches.
 TRIGRAPH_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
-// Of what a step reads once, and at this place of the code: compilers gather prefetches, and many at once hold up the
-// loads behind them.
+// Asks for what a step reads once, and at this place of the code: compilers gather prefetches, and many at once hold up
+// the loads behind them.
 TRIGRAPH_INLINE void prefetch_here(const void* p) {
   asm volatile("" : : : "memory");
   __builtin_prefetch(p, 0, 0);
@@ -151,7 +151,7 @@ TRIGRAPH_INLINE vf exp(vf x) {
 TRIGRAPH_INLINE vf sigmoid(vf x) { return div(splat(1), add(splat(1), exp(sub(zero(), x)))); }
 TRIGRAPH_INLINE vf silu(vf x) { return mul(x, sigmoid(x)); }
 
-// The same functions for one value, through a vector: the same bits in every lane.
+// Functions of vectors for one value, through a vector: the same bits in every lane.
 inline float lane0(vf x) {
   float lanes[VL];
   store(lanes, x);

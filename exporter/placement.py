@@ -27,7 +27,7 @@ class Placement:
     locations: Mapping[Path, str]
     """For each weight file its path in `folder`, with forward slashes."""
     side_location: str
-    """The same for the side file of converted weights, which is always in the package."""
+    """The path of the side file of converted weights in `folder`; the file is always in the package."""
 
     def __post_init__(self) -> None:
         for name in (self.folder or "", *self.locations.values(), self.side_location):

@@ -38,14 +38,14 @@ def decode(kind: Any, value: Any, where: str, remedy: str, key: str = "") -> Any
 
 def _decode_list(kind: Any, values: list[Any], where: str, remedy: str, key: str) -> tuple[Any, ...]:
     """Values of one kind. There may be millions: blocks in which each is a scalar of that kind are taken whole."""
-    found: list[Any] = []
+    decoded: list[Any] = []
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
         if _all_fit(kind, block):
-            found += map(tuple, block) if get_origin(kind) is tuple else block
+            decoded += map(tuple, block) if get_origin(kind) is tuple else block
         else:
-            found += (decode(kind, item, where, remedy, f"{key}[{start + i}]") for i, item in enumerate(block))
-    return tuple(found)
+            decoded += (decode(kind, item, where, remedy, f"{key}[{start + i}]") for i, item in enumerate(block))
+    return tuple(decoded)
 
 
 def _decode_fields(kind: Any, value: Mapping[str, Any], where: str, remedy: str, prefix: str) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MAX_LENGTH = 900
-"""Of what a message quotes: it has hardly more."""
+"""The most characters that a message quotes; it has hardly more than these."""
 
 
 class TrigraphError(ValueError):

@@ -85,7 +85,7 @@ _SMALL_MOE = dataclasses.replace(
 
 
 def _ngrams(heads: int, width: int, eos: int, multipliers: tuple[int, ...], moduli: tuple[int, ...]) -> Ngrams:
-    """Those of layer 1, by 2 and 3 tokens; the table's parts lie behind each other, in a multiple of 128 rows."""
+    """The n-grams of layer 1, by 2 and 3 tokens; the table's parts lie behind each other, in a multiple of 128 rows."""
     rows = -(-sum(moduli) // 128) * 128
     offsets = tuple(accumulate(moduli[:-1], initial=0))
     return Ngrams(1, 3, heads, 4, width, rows, eos, multipliers, moduli, offsets)
@@ -148,22 +148,22 @@ def geometry(
     """A geometry by name, with fewer trunk layers, tokens or experts, or without the MTP head, where asked."""
     if name not in GEOMETRIES:
         raise TrigraphError(f"unknown geometry {name!r}; the known ones are {', '.join(GEOMETRIES)}")
-    found = GEOMETRIES[name]
-    if experts is not None and not found.experts:
+    known = GEOMETRIES[name]
+    if experts is not None and not known.experts:
         raise TrigraphError(f"geometry {name} has no experts; leave --experts out")
     for what, value in (("layers", layers), ("vocab", vocab), ("experts", experts)):
         if value is not None and value < 1:
             raise TrigraphError(f"--{what} is {value}; it must be at least 1")
-    experts = found.experts if experts is None else experts
-    streams = found.streams
+    experts = known.experts if experts is None else experts
+    streams = known.streams
     if streams is not None and streams.ngrams is not None and layers is not None and layers <= streams.ngrams.layer:
         streams = dataclasses.replace(streams, ngrams=None)
     return dataclasses.replace(
-        found,
-        layers=found.layers if layers is None else layers,
-        vocab=found.vocab if vocab is None else vocab,
+        known,
+        layers=known.layers if layers is None else layers,
+        vocab=known.vocab if vocab is None else vocab,
         experts=experts,
-        experts_used=min(found.experts_used, experts),
-        mtp_layers=found.mtp_layers if mtp else 0,
+        experts_used=min(known.experts_used, experts),
+        mtp_layers=known.mtp_layers if mtp else 0,
         streams=streams,
     )

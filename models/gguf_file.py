@@ -31,7 +31,7 @@ class GGUFFile:
 
     paths: tuple[Path, ...]
     metadata: Mapping[str, Any] = field(repr=False)
-    """Of the first part: int, float, bool, str, list[str], and NumPy arrays for arrays of numbers and booleans."""
+    """What the first part says: int, float, bool, str, list[str], and NumPy arrays of numbers and booleans."""
     tensors: Mapping[str, Tensor] = field(repr=False)
     alignment: int
     header_bytes: Mapping[Path, int]
@@ -82,7 +82,7 @@ class GGUFFile:
         return self._maps[tensor.file][tensor.offset : tensor.offset + tensor.nbytes]
 
     def pieces(self, name: str) -> Iterable[npt.NDArray[np.uint8]]:
-        """The same, whole rows at a time."""
+        """The bytes of a tensor in pieces of whole rows."""
         return self.made[name]() if name in self.made else [self.raw(name)]
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
@@ -122,10 +122,10 @@ def _read_parts(path: Path) -> list[Header]:
         if not part.exists():
             raise TrigraphError(f"{part}: is missing; put all {count} parts into one folder")
         headers.append(opened if part == path else read_header(part))
-        found = (_split_key(headers[-1], "split.no", 0), _split_key(headers[-1], "split.count", 1))
-        if found != (number - 1, count):
+        split = (_split_key(headers[-1], "split.no", 0), _split_key(headers[-1], "split.count", 1))
+        if split != (number - 1, count):
             raise TrigraphError(
-                f"{part}: split.no and split.count are {found}, expected {(number - 1, count)}; "
+                f"{part}: split.no and split.count are {split}, expected {(number - 1, count)}; "
                 "the parts do not belong together, download them again"
             )
     total = sum(len(header.tensors) for header in headers)

@@ -188,10 +188,10 @@ class _Cursor:
 def _parse(cursor: _Cursor) -> Header:
     magic = cursor.data[:4]
     if magic != b"GGUF":
-        found = next((text for start, text in _OTHERS.items() if cursor.data[: len(start)] == start), None)
+        other = next((text for start, text in _OTHERS.items() if cursor.data[: len(start)] == start), None)
         if cursor.data[8:10] == b'{"':
-            found = "is a safetensors file; convert the model, or look for a GGUF file of it"
-        cursor.fail(found or f"is not a GGUF file: it starts with {magic!r}")
+            other = "is a safetensors file; convert the model, or look for a GGUF file of it"
+        cursor.fail(other or f"is not a GGUF file: it starts with {magic!r}")
     cursor.at = 4
     version = cursor.scalar("<I", "the version")
     if version in (2 << 24, 3 << 24):

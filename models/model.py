@@ -66,7 +66,7 @@ class Model:
         return self._source(name).raw(name)
 
     def pieces(self, name: str) -> Iterable[npt.NDArray[np.uint8]]:
-        """The same, whole rows at a time."""
+        """The bytes of a tensor in pieces of whole rows."""
         return self._source(name).pieces(name)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
@@ -120,14 +120,14 @@ def open_model(path: str | Path, mtp: str | Path | None = None) -> Model:
 
 def companion(path: str | Path) -> Path | None:
     """The MTP file that belongs to a model without a head: the first `mtp-*.gguf` beside it that is one of its own."""
-    found = sorted(Path(path).parent.glob("mtp-*.gguf"))
-    if not found:  # which costs no look into the model
+    heads = sorted(Path(path).parent.glob("mtp-*.gguf"))
+    if not heads:  # which costs no look into the model
         return None
     file = _open(path)
     config = read_config(file)
     if any(name.startswith(in_block(config.trunk_layers, "")) for name in file.tensors):
         return None
-    for candidate in found:
+    for candidate in heads:
         with suppress(TrigraphError):
             head = _open(candidate)
             _check_companion(config, read_config(head), file, head)
@@ -146,7 +146,7 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
     `others` are the prefixes of those that are checked elsewhere or not in use.
     """
     path = file.paths[0]
-    found: dict[str, Tensor] = {}
+    checked: dict[str, Tensor] = {}
     matrices = {
         name: shape for name, shape in shapes.items() if len(shape) > 1 and role(name) not in (SSM_CONV1D, PLE_CONV1D)
     }
@@ -160,25 +160,25 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
                 f"{path}: tensor {name!r} has shape {tensor.shape}, expected {shape} after the metadata; "
                 "the file contradicts itself, convert the model again"
             )
-        found[name] = replace(tensor, shape=shape)
+        checked[name] = replace(tensor, shape=shape)
     for name in file.tensors:
-        if name.removesuffix(".input_scale") + ".scale" in found:  # for activations of four bits
+        if name.removesuffix(".input_scale") + ".scale" in checked:  # for activations of four bits
             continue
-        if name.startswith(prefix) and name not in found and not name.startswith(others):
+        if name.startswith(prefix) and name not in checked and not name.startswith(others):
             raise TrigraphError(
                 f"{path}: tensor {quote(name)} is not known in this architecture and may change its results; "
                 "use a file without it"
             )
-    return found
+    return checked
 
 
 def _check_head(config: ModelConfig, file: GGUFFile, head: str, alone: bool) -> None:
     """Refuse MTP heads of residual streams whose last mixer is not named as llama.cpp's converter does."""
     foreign = [head + NEXTN_SHARED_HEAD_NORM, *(OUTPUT_MIXER if alone else ())]
-    if config.streams is not None and (found := next((name for name in foreign if name in file.tensors), None)):
+    if config.streams is not None and (unexpected := next((name for name in foreign if name in file.tensors), None)):
         raise TrigraphError(
-            f"{file.paths[0]}: tensor {found!r} is of a variant of the MTP head that llama.cpp's converter does not "
-            "write; use a file that it made"
+            f"{file.paths[0]}: tensor {unexpected!r} is of a variant of the MTP head that llama.cpp's converter does "
+            "not write; use a file that it made"
         )
 
 

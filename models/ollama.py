@@ -94,11 +94,11 @@ def translated(file: GGUFFile) -> GGUFFile:
 
 def _with_keys(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The metadata with the keys that Ollama's take the place of, unless they are there."""
-    found = dict(metadata)
+    keys = dict(metadata)
     for theirs, ours in _KEYS.items():
         if prefix + theirs in metadata:
-            found.setdefault(prefix + ours, metadata[prefix + theirs])
-    return found
+            keys.setdefault(prefix + ours, metadata[prefix + theirs])
+    return keys
 
 
 @dataclass

@@ -38,7 +38,7 @@ class State:
 
     past: dict[int, Past] = field(default_factory=dict)
     next_position: int = 0
-    """Of the next token, if it is text: the number of tokens so far, or less where images were among them."""
+    """The next token's position, if it is text: the number of tokens so far, or less where images were among them."""
 
     def copy(self) -> State:
         """An independent state; it shares the arrays, which no call writes into."""

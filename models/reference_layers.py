@@ -16,7 +16,7 @@ from trigraph.models.config import ModelConfig
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Positions: TypeAlias = npt.NDArray[np.int64]
-"""Of T tokens, by axis (time, row, column): [3, T]. Text has three equal ones."""
+"""Positions of T tokens, by axis (time, row, column): [3, T]. Text has three equal ones."""
 Rotation: TypeAlias = tuple[Array, Array]
 """Cosines and sines of rotary pairs, for each token."""
 Weights: TypeAlias = Callable[[str], Array]

@@ -54,15 +54,15 @@ def rope_sections(file: GGUFFile, config: ModelConfig) -> Sections:
     if not ARCHITECTURES[config.architecture].rope_sections:
         return DEFAULT_SECTIONS
     keys = Keys(file, f"{config.architecture}.")
-    found = keys.array("rope.dimension_sections", "iu", "an array of integers")
-    if found is None:
+    sections = keys.array("rope.dimension_sections", "iu", "an array of integers")
+    if sections is None:
         return DEFAULT_SECTIONS
-    if len(found) < 3 or ((found < 0) | (found > MAX_SIZE)).any() or found[3:].any():
+    if len(sections) < 3 or ((sections < 0) | (sections > MAX_SIZE)).any() or sections[3:].any():
         raise keys.error(
             "rope.dimension_sections",
-            f"is {found[:8].tolist()}, expected sections of three axes and then zeros; convert the model again",
+            f"is {sections[:8].tolist()}, expected sections of three axes and then zeros; convert the model again",
         )
-    time, row, column = found[:3].tolist()
+    time, row, column = sections[:3].tolist()
     return time, row, column
 
 
@@ -83,7 +83,7 @@ def positions(length: int, images: Iterable[ImageSpan] = ()) -> npt.NDArray[np.i
 
 def positions_between(start: int, stop: int, images: Iterable[ImageSpan] = ()) -> npt.NDArray[np.int64]:
     """The positions of the tokens at places `start` to `stop` - 1 of such a sequence. [3, stop - start]"""
-    found = np.tile(np.arange(start, stop), (3, 1))
+    positions = np.tile(np.arange(start, stop), (3, 1))
     shift = 0
     for image in images:
         if image.start >= stop:
@@ -92,7 +92,7 @@ def positions_between(start: int, stop: int, images: Iterable[ImageSpan] = ()) -
         if first < end:
             row, column = np.divmod(np.arange(first, end) - image.start, image.width)
             here = image.start + shift + np.stack([np.zeros_like(row), row, column])
-            found[:, first - start : end - start] = here
+            positions[:, first - start : end - start] = here
         shift += image.shift
-        found[:, max(image.end, start) - start :] += image.shift
-    return found
+        positions[:, max(image.end, start) - start :] += image.shift
+    return positions

@@ -26,7 +26,7 @@ class deferred:  # noqa: N801 (read as a statement: with deferred(signal.SIGINT)
     def __init__(self, *kinds: signal.Signals) -> None:
         self._kinds = kinds
         self.handlers: dict[int, Any] = {}
-        """Those that the block has set aside."""
+        """The handlers that the block has set aside, by signal."""
         self.caught: list[int] = []
         """Signals that came meanwhile."""
 

@@ -35,9 +35,9 @@ class Ngrams:
     multipliers: tuple[int, ...]
     """For each of the `size` tokens, the last one first: what its id is multiplied by."""
     moduli: tuple[int, ...]
-    """Of each row [heads x (size - 1)]: the rows of the table that the hash chooses from."""
+    """For each row [heads x (size - 1)], how many rows of the table the hash chooses from."""
     offsets: tuple[int, ...]
-    """Of each row: the first of them."""
+    """For each row, the first of the table's rows that the hash chooses from."""
 
     @property
     def history(self) -> int:
@@ -125,14 +125,14 @@ def _read_ngrams(file: GGUFFile, keys: Keys, hidden: int, vocab: int, recurrent:
 
 
 def _integers(keys: Keys, key: str, count: int, least: int = 0) -> tuple[int, ...]:
-    found = keys.array(key, "iu", "an array of integers")
-    if found is None:
+    integers = keys.array(key, "iu", "an array of integers")
+    if integers is None:
         raise keys.error(key, "is missing; convert the model again with a current converter")
-    if len(found) != count or (found < least).any():
+    if len(integers) != count or (integers < least).any():
         raise keys.error(
-            key, f"is {found[:20].tolist()}, expected {count} integers of at least {least}; convert the model again"
+            key, f"is {integers[:20].tolist()}, expected {count} integers of at least {least}; convert the model again"
         )
-    return tuple(int(value) for value in found)
+    return tuple(int(value) for value in integers)
 
 
 def check_streams(streams: Streams, trunk: tuple[bool, ...], require: Callable[[bool, str, Any, str], None]) -> None:

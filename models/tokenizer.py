@@ -209,7 +209,7 @@ def _token_id(metadata: Mapping[str, Any], key: str, vocabulary_size: int) -> in
 
 
 def _token_ids(metadata: Mapping[str, Any], key: str, vocabulary_size: int) -> list[int]:
-    """Those of an array, which may be missing."""
+    """The token ids in an array, which may be missing."""
     value = metadata.get(key)
     if value is None:
         return []

@@ -212,7 +212,7 @@ class Conversation:
 @dataclass(frozen=True)
 class _LastTurn:
     tokens: list[int]
-    """Of its prompt and the reply."""
+    """The tokens of its prompt and the reply."""
     prompt_length: int
     prompt: ImagePrompt
 

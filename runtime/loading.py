@@ -171,7 +171,7 @@ def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
 
 
 def _graph_names(manifest: Manifest, no_draft: str | None) -> list[str]:
-    """Of all graphs that the engine may open."""
+    """The names of all graphs that the engine may open."""
     wanted = {"draft": no_draft is None, "vision": manifest.images is not None}
     return ["prefill", "verify", *(name for name, opened in wanted.items() if opened)]
 

@@ -98,14 +98,14 @@ class ExportedModel:
 
 def exported_models(cache: Path | None = None) -> list[ExportedModel]:
     """The packages in a cache: the user's unless another one is given."""
-    found = []
+    models = []
     for stamp in sorted((cache or _user_cache()).glob("*/source.json")):
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):  # another program's
             files = json.loads(stamp.read_text(encoding="utf-8"))[0]
             sources = tuple(Path(path) for path, *_ in files)
             if sources and all(can_be_named(str(source)) for source in sources):
-                found.append(ExportedModel(stamp.parent, sources))
-    return found
+                models.append(ExportedModel(stamp.parent, sources))
+    return models
 
 
 def sweep(cache: Path | None = None) -> None:

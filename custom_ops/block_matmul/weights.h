@@ -23,11 +23,11 @@ struct Weight {
         width(width) {
     check_alignment(tensor, kernel);
   }
-  // Of prepared rows.
+  // The product of prepared rows.
   void product(const void* x, int64_t rows, float* y, cudaStream_t stream) const {
     kernel.product(data, columns, row_bytes, width, x, rows, y, stream);
   }
-  // Of silu(gate) * up, or, where up is nullptr, of silu(scale * gate).
+  // The product of silu(gate) * up, or, where up is nullptr, of silu(scale * gate).
   void gated_product(const float* gate, const float* up, int64_t rows, float* y, const Arena& arena,
                      cudaStream_t stream, float scale = 1) const;
   // Whether it shares a launch with weights of other types.

@@ -22,7 +22,8 @@ inline bool takes_sm_90(const void* kernel) {
 #endif
 }
 
-// Of copies to one place, one after the other. In shared memory, made by one thread ahead of a barrier of the block.
+// The arrival of copies to one place, one after the other. In shared memory, made by one thread ahead of a barrier of
+// the block.
 class Arrival {
  public:
   __device__ __forceinline__ void make() {

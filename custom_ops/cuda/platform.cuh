@@ -103,7 +103,7 @@ void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, c
 #endif
 constexpr int kEarlyRows = TRIGRAPH_EARLY_ROWS;
 
-// Of a launch that is kEarly, every thread awaits the launches before, ahead of reading what they write and of writing
+// In a launch that is kEarly, every thread awaits the launches before, ahead of reading what they write and of writing
 // anything; weights it may read at once. Before sm_90, no launch begins early.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kCanBeginEarly = false;

@@ -6,8 +6,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// The same answer in every block, by the gates that wait of one head; block 0 tells why, and keeps the answer where
-// `verdict` is not nullptr.
+// Whether the step holds, the same answer in every block, by the gates that wait of one head; block 0 tells why, and
+// keeps the answer where `verdict` is not nullptr.
 __device__ inline bool step_holds(const StepInputs& step, int64_t head, Operator op, int* verdict,
                                   ErrorRecord* record) {
   const auto wrong = [](Reason, int64_t = 0, int64_t = 0, int64_t = 0, int64_t = 0) { return false; };

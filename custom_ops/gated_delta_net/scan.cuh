@@ -85,7 +85,7 @@ struct Tokens {
         copy_ahead(z[i / D] + i % D, work.z + (own + i / D) * row + head * D + i % D);
     end_copies();
   }
-  // Of token n, the sequence's own one `own` if that is not negative.
+  // Takes the gates of token n, the sequence's own one `own` if that is not negative.
   __device__ __forceinline__ void take_gates(Gates& gates, int n, int64_t own) {
     gates.finish();
     decay[n] = gates.decay(), beta[n] = gates.beta;
@@ -129,7 +129,7 @@ struct Products {
   }
 };
 
-// Those of the band of rows that begins at `first`; `row` makes each what it then is.
+// The products of the band of rows that begins at `first`; `row` makes each what it then is.
 template <int D, class Row>
 __device__ __forceinline__ Products band_products(const float* state, const float* key, const float* query, int first,
                                                   Row&& row) {

@@ -80,7 +80,7 @@ inline Products<V> walk(const float* from, int64_t from_stride, float* to, int64
   return add(half[0], half[1]);
 }
 
-// The same, by what `next` wants.
+// Walks for what `next` wants.
 template <int V>
 inline Products<V> walk(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows,
                         const Token& token, const Part* delta, const Token* next) {

@@ -92,7 +92,7 @@ class GatedDeltaNetSignature {
     return g;
   }
 
-  // Of a step whose shapes agree; its values are checked by read_step or on the device.
+  // The inputs of a step whose shapes agree; its values are checked by read_step or on the device.
   static StepInputs step_inputs(const Geometry& g, const Tensor* in) {
     in[kPastLens].expect({-1});
     const int64_t rows = in[kQkv].dims[0], sequences = in[kPastLens].dims[0];

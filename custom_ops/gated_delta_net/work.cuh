@@ -33,8 +33,8 @@ struct Work {
   }
 };
 
-// The same answer in every block, by the gates that wait of one head; block 0 tells why, and keeps the answer for a
-// second launch.
+// Whether the step holds, the same answer in every block, by the gates that wait of one head; block 0 tells why, and
+// keeps the answer for a second launch.
 __device__ inline bool step_holds(const Work& work, int64_t head) {
   return step_holds(work.step, head, Operator::gated_delta_net, work.verdict, work.record);
 }

@@ -8,8 +8,8 @@ namespace trigraph {
 
 using ExpertCounts = std::atomic<uint32_t>*;  // [experts]
 
-// Those of the layer whose gates are at an address: the same for all sessions that read them there. They live as long
-// as the process.
+// The counts of the layer whose gates are at an address: the same for all sessions that read them there. They live as
+// long as the process.
 ExpertCounts expert_counts(const void* gate, int64_t experts);
 
 }  // namespace trigraph

@@ -10,9 +10,9 @@ struct ExpertShapes {
   bool fused;  // gate holds gate|up
 };
 
-// Of the experts that tokens choose, whose inputs come first. `up_type`: whether the attribute is given. Rows of
-// weights are the kernel's to check. `routed`: experts of a token that the operator chooses, or 0 where ids and weights
-// are given.
+// The shapes of the experts that tokens choose, whose inputs come first. `up_type`: whether the attribute is given.
+// Rows of weights are the kernel's to check. `routed`: experts of a token that the operator chooses, or 0 where ids and
+// weights are given.
 inline ExpertShapes expert_shapes(const Context& context, bool up_type, int64_t routed = 0) {
   const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
   const Tensor gate = context.input(3), down = context.input(4), up = context.input(5);

@@ -7,8 +7,8 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kChoiceThreads = 1024;
 
-// Of one block, in shared memory. The least score that is chosen is found by its digits, from the highest on: each time
-// the scores that begin with those found so far are counted by their next one.
+// The choice of one block, in shared memory. The least score that is chosen is found by its digits, from the highest
+// on: each time the scores that begin with those found so far are counted by their next one.
 struct Choice {
   static constexpr int kWarps = kChoiceThreads / kWarp, kDigits = 2 * kChoiceThreads;
 

@@ -31,14 +31,14 @@ def paged_index_write(
     index, page = past_index.copy(), past_index.shape[1]
     sequence, position = _positions(cu_seqlens, past_lens)
     for row, (s, p) in enumerate(zip(sequence, position, strict=True)):
-        found = k[row].astype(np.float64)
+        keys = k[row].astype(np.float64)
         if p % group == group - 1:
             earlier = np.arange(p - group + 1, p)
             stored = index[page_table[s, earlier // page], earlier % page].astype(np.float64)
-            pooled = (stored.sum(axis=0) + found) / group
+            pooled = (stored.sum(axis=0) + keys) / group
             first = np.array([p - group + 1])
-            found = _norm_rotate(pooled[None, None], k_norm, _turning(first, None, rotary), rotary)[0, 0]
-        index[page_table[s, p // page], p % page] = found
+            keys = _norm_rotate(pooled[None, None], k_norm, _turning(first, None, rotary), rotary)[0, 0]
+        index[page_table[s, p // page], p % page] = keys
     return index
 
 
@@ -54,7 +54,7 @@ def paged_select(
     top: int,
     **rotary: Unpack[Rotary],
 ) -> Ints:
-    """Of each row of q [R, H * D] its `top` best whole groups in ascending order, then -1: int32 [R, top].
+    """The `top` best whole groups of each row of q [R, H * D], in ascending order, then -1: int32 [R, top].
 
     The score of a group is the sum over heads of what is positive of their products with its key; of equal ones the
     first are taken.

@@ -20,7 +20,7 @@ struct Groups {
   Ragged sequences;
   int size, top;  // positions of a group, and groups of a choice
 
-  // Those that end at or before a position.
+  // The whole groups that end at or before a position.
   __device__ int whole(int64_t position) const {
     return static_cast<int>(static_cast<uint32_t>(position + 1) / static_cast<uint32_t>(size));
   }
@@ -33,7 +33,7 @@ struct Query {
   const T* index;
   int heads, width;
 
-  // Of a row at a position, to `out` [heads, width]; the whole block calls.
+  // Makes the queries of a row at a position, to `out` [heads, width]; the whole block calls.
   __device__ void make(int64_t row, int64_t position, float* out) const {
     for (int h = static_cast<int>(threadIdx.x) / kWarp; h < heads; h += kThreads / kWarp)
       norm_rotate(q + (row * heads + h) * width, norm, rotation, static_cast<int>(position), width, 1.0f,

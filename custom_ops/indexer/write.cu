@@ -18,7 +18,7 @@ struct IndexEntries {
   T* index;
   int width, group;
 
-  // Of one row; `key` [width] is the warp's.
+  // Writes the key of one row; `key` [width] is the warp's.
   __device__ void write(int64_t row, float* key) const {
     const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp;
     const int64_t position = sequences.position_of(row, s), entry = sequences.entry(s, position);

@@ -10,7 +10,7 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Of one stream of one row: y = x + v with v = gate value, and the column that the convolution reads, v's norm. The
+// Gates one stream of one row: y = x + v with v = gate value, and the column that the convolution reads, v's norm. The
 // gate is what key and query have in common.
 inline void gate_stream(const float* x, const float* key, const float* query, const float* value, const float* norm,
                         int64_t hidden, float eps, float* y, float* column) {

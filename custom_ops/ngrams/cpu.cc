@@ -65,7 +65,7 @@ class NgramMix : public NgramMixSignature {
   }
 
  private:
-  // Of one stream of one row: y = x + v with v = gate value, and the column that the convolution reads, v's norm.
+  // Gates one stream of one row: y = x + v with v = gate value, and the column that the convolution reads, v's norm.
   void gate(const Tensor* in, const MixShape& shape, int64_t i, float* y, float* columns) const {
     const int64_t hidden = shape.hidden, row = i / streams, at = i * hidden, own = i % streams * hidden;
     const float *x = in[kX].as<float>() + at, *key = in[kKey].as<float>() + at, *query = in[kQuery].as<float>() + at;

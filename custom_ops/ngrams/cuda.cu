@@ -57,7 +57,7 @@ struct Mix {
   ErrorRecord* record;
 };
 
-// Of one stream of one row: y = x + v with v = gate value, and v's norm, the column. grid: streams of all rows.
+// Gates one stream of one row: y = x + v with v = gate value, and v's norm, the column. grid: streams of all rows.
 __global__ void __launch_bounds__(kThreads) gate_rows(const __grid_constant__ Mix mix) {
   __shared__ float factor;
   const MixShape& shape = mix.shape;

@@ -1,4 +1,4 @@
-// The same on a CPU and on a device: which rows of the table a token's n-grams have, and how a score becomes a gate.
+// Which rows of the table a token's n-grams have, and how a score becomes a gate: on a CPU as on a device.
 #pragma once
 
 #include <cmath>

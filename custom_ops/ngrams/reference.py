@@ -30,7 +30,7 @@ def ngram_rows(
     each length of n-gram are the hash modulo `moduli` plus `offsets`. Tokens from the nearest `eos` before a token back
     read as `eos`. `previous_ids` [S, n - 1] are the tokens before each sequence's first, in order.
     """
-    heads, found = len(moduli) // (len(multipliers) - 1), []
+    heads, rows = len(moduli) // (len(multipliers) - 1), []
     for s, start in enumerate(cu_seqlens[:-1]):
         text = [*map(int, previous_ids[s]), *map(int, input_ids[start : cu_seqlens[s + 1]])]
         for at in range(len(multipliers) - 1, len(text)):
@@ -39,8 +39,8 @@ def ngram_rows(
                 cut = cut or text[at - back] == eos
                 mixed ^= (eos if cut else text[at - back]) * int(multipliers[back])
                 own = slice((back - 1) * heads, back * heads)
-                found += [mixed % int(m) + int(o) for m, o in zip(moduli[own], offsets[own], strict=True)]
-    return np.array(found, np.int64)
+                rows += [mixed % int(m) + int(o) for m, o in zip(moduli[own], offsets[own], strict=True)]
+    return np.array(rows, np.int64)
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,6 @@ def ngram_mix(
 
 
 def _norm(x: Wide, weight: Floats, eps: float) -> Wide:
-    """Of each stream of x [T, streams, D]."""
+    """The RMS norm of each stream of x [T, streams, D]."""
     mean_square: Wide = np.mean(x * x, axis=-1, keepdims=True)
     return x / np.sqrt(mean_square + eps) * weight.reshape(x.shape[1:])

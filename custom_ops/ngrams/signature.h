@@ -108,7 +108,7 @@ struct NgramMixSignature {
     return s;
   }
 
-  // Of a step whose shapes agree; its values are checked by read_step or on the device.
+  // The inputs of a step whose shapes agree; its values are checked by read_step or on the device.
   StepInputs step_inputs(const MixShape& s, const Tensor* in) const {
     in[kPastLens].expect({-1});
     const int64_t sequences = in[kPastLens].dims[0];

@@ -42,7 +42,7 @@ struct Angle {
   double cosine, sine;
 };
 
-// Of x radians: x = n pi / 2 + r, and the series of both for r.
+// The angle of x radians: x = n pi / 2 + r, and the series of both for r.
 TRIGRAPH_EVERYWHERE inline Angle angle(double x) {
   const double sine_series[] = {1, -1 / 6., 1 / 120., -1 / 5040., 1 / 362880., -1 / 39916800., 1 / 6227020800.};
   const double cosine_series[] = {1,          -1 / 2.,       1 / 24.,        -1 / 720.,

@@ -165,7 +165,7 @@ __device__ __forceinline__ void exponentiate(int count, int split, bool first, S
   }
 }
 
-// Of the values that a thread reads together. Before sm_90, 64 take too many registers.
+// The bytes of the values that a thread reads together. Before sm_90, 64 take too many registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int kAheadBytes = 32;
 #else

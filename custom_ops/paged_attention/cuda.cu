@@ -189,7 +189,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
   }
 
  private:
-  // Of the input `groups`; none where no text is so long that a row would have to choose.
+  // The lists in the input `groups`; none where no text is so long that a row would have to choose.
   Lists lists(const Tensor& groups, const Ragged& sequences) const {
     if (!groups.rank) return {nullptr, 0, 0};
     check_groups(groups, sequences.rows, group_size_, sequences.page_size);

@@ -50,7 +50,7 @@ struct Ragged {
     tell_page(sequence, bad);
     return -1;
   }
-  // The same for many readers: entry 0 where the page is none, whose number then is `bad`.
+  // The entry of a position, for many readers: entry 0 where the page is none, whose number then is `bad`.
   __device__ int64_t entry(int sequence, int64_t position, int& bad) const {
     const int64_t page = page_of(position);
     const int32_t id = table[sequence * columns + page];
@@ -74,7 +74,7 @@ struct Ragged {
   }
 
  private:
-  // Of a position from 0 on; 32 bits hold it, and divide faster.
+  // The page of a position from 0 on; 32 bits hold it, and divide faster.
   __device__ int64_t page_of(int64_t position) const {
     return static_cast<uint32_t>(position) / static_cast<uint32_t>(page_size);
   }

@@ -85,7 +85,7 @@ TRIGRAPH_NOINLINE void add_scores(const Keys& keys, int blocks, bool first, cons
   for (int i = 0; i < N; ++i) std::memcpy(scores + i * kSplit, score[i], sizeof score[i]);
 }
 
-// The same for rows [m, rows), as many as N at once.
+// Adds the scores of rows [m, rows), as many as N at once.
 template <int N>
 void add_rows(const Keys& keys, int blocks, int64_t part, const float* queries, int64_t m, int64_t rows, int64_t width,
               float* scores) {

@@ -21,7 +21,7 @@ struct Entries {
 
   size_t shared_bytes() const { return static_cast<size_t>(2 * cache.width) * sizeof(float); }
 
-  // Of one row and head; the whole block calls.
+  // Writes the entry of one row and head; the whole block calls.
   __device__ void write(int64_t row, int64_t kv_head) const {
     float* head = reinterpret_cast<float*>(shared_memory());
     const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp, width = static_cast<int>(cache.width);

@@ -12,7 +12,8 @@ struct Partials {
   int splits;      // at most, of a tile
   unsigned* done;  // [tiles, kv heads], counts splits
 
-  // Of the first of a tile's splits, tile after tile by their lengths; nullptr where there is no room for all of them.
+  // Where the first of a tile's splits waits, tile after tile by their lengths; nullptr where there is no room for all
+  // of them.
   template <int Q>
   __device__ float* of(const AttendTile& tile, int splits, int width) const {
     return int64_t{tile.before} + splits > room ? nullptr
@@ -25,7 +26,7 @@ struct Partials {
   }
 };
 
-// The same of one of a tile's splits.
+// Where one of a tile's splits waits.
 template <int Q>
 __device__ __forceinline__ float* partial_at(const Shared<Q>& shared, int width, int split) {
   return shared.partials + int64_t{split} * (Q * (width + 2));

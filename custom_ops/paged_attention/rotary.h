@@ -21,7 +21,7 @@ class Rotary : public RotaryAttributes {
 
   int64_t angle_size() const { return dims; }
 
-  // Of each row of a run: rope_dims / 2 cosines, then as many sines.
+  // The angles of each row of a run: rope_dims / 2 cosines, then as many sines.
   void angles(const Run& run, const AxisPositions& positions, float* out) const {
     const int64_t half = dims / 2;
     double turn[kMostDims / 2];

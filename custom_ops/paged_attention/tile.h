@@ -77,7 +77,7 @@ TRIGRAPH_INLINE void dot_part(const float* q, const T* const* entry, const T* co
   }
 }
 
-// The same for parts `part`, part + STEP ... added up as reduce_add does. Part by part, so that a tile's sums fit
+// Dot products of parts `part`, part + STEP ... added up as reduce_add does. Part by part, so that a tile's sums fit
 // registers.
 template <int ROWS, int POSITIONS, int STEP, class T>
 TRIGRAPH_INLINE void dot_parts(const float* q, const T* const* entry, const T* const* ahead, int64_t width, int part,

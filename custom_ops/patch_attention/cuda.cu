@@ -25,7 +25,7 @@ struct Patches {
   float *queries, *keys;  // turned: [patches, heads, width], and [heads, width, patches]
   float* y;
 
-  // Of the query (0), key (1) or value (2).
+  // The head of the query (0), key (1) or value (2).
   __device__ const float* head(int64_t patch, int kind, int number) const {
     return qkv + ((patch * 3 + kind) * heads + number) * width;
   }

@@ -27,7 +27,7 @@ struct Patches {
   int64_t value_width() const { return round_up(width, kPartLanes); }
   int64_t begin(int64_t image) const { return images.start[image]; }
   int64_t length(int64_t image) const { return images.start[image + 1] - images.start[image]; }
-  // Of the query (0), key (1) or value (2).
+  // The head of the query (0), key (1) or value (2).
   const float* head(int64_t patch, int64_t kind, int64_t number) const {
     return qkv + ((patch * 3 + kind) * heads + number) * width;
   }
@@ -82,7 +82,7 @@ struct PackedHead {
     return values + (patches.begin(image) + split * kPatchSplit) * patches.value_width();
   }
 
-  // Of one split of an image.
+  // Packs the keys and values of one split of an image.
   void pack(const Patches& patches, int64_t number, int64_t image, int64_t split) const {
     const int64_t first = patches.begin(image) + split * kPatchSplit;
     const int64_t count = std::min(kPatchSplit, patches.length(image) - split * kPatchSplit);

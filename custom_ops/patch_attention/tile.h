@@ -50,7 +50,7 @@ TRIGRAPH_NOINLINE void multiply_tile(const float* a, const float* b, int64_t cou
   for (int j = 0; j < PARTS; ++j) store_part(out + m * out_width + j * kPartLanes, sum[m * PARTS + j]);
 }
 
-// The same for panels of b side by side, each [count][kPatchColumns] but the last, which has what is left of `width`, a
+// Multiplies panels of b side by side, each [count][kPatchColumns] but the last, which has what is left of `width`, a
 // multiple of kPartLanes.
 template <int ROW, int STEP, int PARTS = kPatchParts>
 inline void multiply_panels(const float* a, const float* b, int64_t count, int64_t width, float* out,

@@ -68,7 +68,7 @@ struct Last {
   int32_t *last_starts, *last_past;
   float *last_x, *last_also;
 
-  // Of sequence s, or of none, for the step's end; the whole block calls.
+  // Takes the last row of sequence s, or none, for the step's end; the whole block calls.
   __device__ void take(int s) const {
     if (!starts.hold()) return;
     if (threadIdx.x == 0) last_starts[s] = s;
@@ -83,7 +83,7 @@ struct Last {
   }
 };
 
-// Of a call whose outputs for it begin at number `first`, checked.
+// The last rows in a call whose outputs for them begin at number `first`, checked.
 inline Last last_of(const Context& context, const Tensor& cu_seqlens, const Tensor& past_lens, const Tensor& x,
                     const Tensor& also, int first) {
   x.expect({-1, -1});

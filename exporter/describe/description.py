@@ -153,16 +153,16 @@ def describe(path: Path, context: int | None = None, mmproj: Path | None = None)
     if context is not None and context < 1:
         raise TrigraphError(f"context is {context}, expected at least 1")
     if path.is_dir():
-        found = _describe_package(path, read_manifest(path), context)
-        return found if mmproj is None else _with_tower(found, open_tower(mmproj, found.config))
+        described = _describe_package(path, read_manifest(path), context)
+        return described if mmproj is None else _with_tower(described, open_tower(mmproj, described.config))
     model = open_model(path)
     context = context or model.config.context_length
-    found = _describe(path, model, state_tensors(model.config, "f16"), context)
+    described = _describe(path, model, state_tensors(model.config, "f16"), context)
     if mmproj is not None:
-        return _with_tower(found, open_tower(mmproj, found.config))
+        return _with_tower(described, open_tower(mmproj, described.config))
     tower, reasons = find_tower(model)
-    found = dataclasses.replace(found, notices=found.notices + reasons)
-    return found if tower is None else _with_tower(found, tower)
+    described = dataclasses.replace(described, notices=described.notices + reasons)
+    return described if tower is None else _with_tower(described, tower)
 
 
 def _with_tower(description: Description, tower: Tower) -> Description:

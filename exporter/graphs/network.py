@@ -59,7 +59,7 @@ class Network:
         return self._products(x, name, {name: weight}, rows)[0]
 
     def linears(self, x: ir.Value, name: str, weights: Mapping[str, str]) -> list[ir.Value]:
-        """The same with each of several matrices, in one node: `weights` maps names of results to those of weights."""
+        """The products of x with several matrices, in one node: `weights` maps names of results to those of weights."""
         return self._products(x, name, weights)
 
     def gated_linear(

@@ -18,9 +18,9 @@ class Sequences:
     past_lens: ir.Value
     page_table: ir.Value
     positions: ir.Value | None = None
-    """Of each row, by axis [3, T], in graphs for images; otherwise they follow from the places in the sequence."""
+    """The position of each row, by axis [3, T], in graphs for images; else its place in the sequence."""
     last_positions: ir.Value | None = None
-    """The same of each sequence's last row, [3, S], where `last_rows` are still placed: in a draft."""
+    """The position of each sequence's last row, [3, S], where `last_rows` are still placed: in a draft."""
 
 
 def last_rows(

@@ -96,7 +96,7 @@ def stream_norm(net: Network, streams: Streams, rows: StreamRows, weight: str, n
 
 
 def _ngram_rows(net: Network, ngrams: Ngrams, ids: ir.Value, sequences: Sequences) -> ir.Value:
-    """Of each token its rows of the table, side by side [T, hidden]. They are found as soon as the ids are known."""
+    """The table's rows of each token, side by side [T, hidden]. They are found as soon as the ids are known."""
     before = net.graph.input("previous_ids", INT64, ["S", ngrams.size - 1])
     constants = {"multipliers": ngrams.multipliers, "moduli": ngrams.moduli, "offsets": ngrams.offsets}
     inputs = [net.graph.constant(f"ngrams.{name}", values, np.int64) for name, values in constants.items()]

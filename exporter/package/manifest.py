@@ -20,9 +20,9 @@ CONTRACT_VERSION = 6
 
 Texts have the same bits in other packages, so what is saved of them is of this version there, too."""
 IMAGE_CONTRACT_VERSION = 7
-"""The same with a vision tower: graphs have inputs for images, and there is one more."""
+"""The contract's version with a vision tower: graphs have inputs for images, and there is one more graph."""
 STREAMS_CONTRACT_VERSION = 8
-"""Of models with residual streams: their hidden rows are as wide as all streams, and graphs know previous tokens."""
+"""The contract's version with residual streams: hidden rows have all streams, and graphs know previous tokens."""
 CONTRACT_VERSIONS = (CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION)
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"
@@ -50,7 +50,7 @@ class WeightFile:
     """How many bytes from the start `header_sha256` covers: in a GGUF, all before the tensor data."""
     header_sha256: str
     sample_sha256: str
-    """Of blocks spread over the file; see `sha256_of_sample`."""
+    """The SHA-256 of blocks spread over the file; see `sha256_of_sample`."""
 
     @classmethod
     def of(cls, path: Path, location: str, header_bytes: int) -> WeightFile:
@@ -77,7 +77,7 @@ class ImageInput:
     weights: str
     """Location of the weight file that holds the tower."""
     activations: str = field(default_factory=lambda: "float32")
-    """Those of the tower's products."""
+    """The type of activations in the tower's products."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Manifest:
     config: ModelConfig
     special_tokens: SpecialTokens
     graphs: tuple[str, ...]
-    """Those of GRAPHS that exist, each in `{name}.onnx`: a draft of a model with an MTP head, vision with a tower."""
+    """The GRAPHS that exist, each in `{name}.onnx`: a draft of a model with an MTP head, vision with a tower."""
     operator_library: OperatorLibrary
     state: tuple[StateTensor, ...]
     weight_files: tuple[WeightFile, ...]

@@ -91,5 +91,5 @@ def _recurrent_state(config: ModelConfig, prefix: str, max_pending: int) -> list
 
 
 def _slots(name: str, size: tuple[int, ...]) -> StateTensor:
-    """Of each slot, so much that every step of the trunk may change."""
+    """A recurrent state tensor, with `size` numbers in each slot; every step of the trunk may change it."""
     return StateTensor(name, "float32", ("slots", *size), ("prefill", "verify"))

@@ -46,7 +46,7 @@ class SynthTensor:
     kind: Literal["weights", "norm", "dt", "decay", "hollow"] = "weights"
     rms: float = 0.0
     row_scales: tuple[float, ...] = ()
-    """Of float32 weights: factors of the rows, in a random order."""
+    """Factors of the rows of a float32 weight, in a random order."""
 
     @property
     def count(self) -> int:

@@ -19,7 +19,7 @@ def check_skew(skew: float) -> None:
 
 
 def chances(experts: int, chosen: int, skew: float) -> NDArray[np.float64]:
-    """Of each expert to be one of the `chosen` ones of a token, the r-th as often as r ** -skew."""
+    """The chance of each expert to be one of the `chosen` ones of a token: the r-th as often as r ** -skew."""
     weights = np.arange(1, experts + 1) ** -float(skew)
     low, high = 0.0, chosen / weights.min()
     for _ in range(60):  # what makes `chosen` of them, where none may have more than _MOST

@@ -44,7 +44,7 @@ class VisionConfig:
     """Rows and columns of the table of positions, which is stretched over an image's patches."""
     eps: float
     mean: tuple[float, ...]
-    """Of red, green and blue, from 0 to 1."""
+    """The mean of red, green and blue, from 0 to 1."""
     std: tuple[float, ...]
     min_pixels: int | None = None
     """Least area of a resized image, where the file states one."""
@@ -95,8 +95,8 @@ def _check_kind(clip: Keys, keys: Keys) -> None:
         if not clip.boolean(key, True):
             raise clip.error(key, "is false, which is not supported; give the mmproj file of a Qwen3.5 model")
     for key, value in _FIXED.items():
-        if (found := keys.integer(key, value)) != value:
-            raise keys.error(key, f"is {found}, supported is {value}; give the mmproj file of a Qwen3.5 model")
+        if (given := keys.integer(key, value)) != value:
+            raise keys.error(key, f"is {given}, supported is {value}; give the mmproj file of a Qwen3.5 model")
     deepstack = keys.array("is_deepstack_layers", "b", "an array of booleans")
     if deepstack is not None and deepstack.any():
         raise keys.error(
@@ -124,13 +124,13 @@ def _table_side(file: GGUFFile) -> int:
 
 
 def _colours(keys: Keys, key: str) -> tuple[float, ...]:
-    found = keys.array(key, "f", "an array of three floats")
-    if found is None:
+    colours = keys.array(key, "f", "an array of three floats")
+    if colours is None:
         return (0.5, 0.5, 0.5)
     least = 0 if key.endswith("mean") else 2.0**-10  # what is divided by
-    if len(found) != 3 or not (np.isfinite(found) & (found >= least) & (found <= 1)).all():
-        raise keys.error(key, f"is {quote(found.tolist())}, expected three numbers up to 1; convert the model again")
-    return tuple(map(float, found))
+    if len(colours) != 3 or not (np.isfinite(colours) & (colours >= least) & (colours <= 1)).all():
+        raise keys.error(key, f"is {quote(colours.tolist())}, expected three numbers up to 1; convert the model again")
+    return tuple(map(float, colours))
 
 
 def _optional(keys: Keys, key: str) -> int | None:

@@ -42,5 +42,5 @@ def vision_geometry(name: str, layers: int | None = None) -> VisionGeometry:
         raise TrigraphError(f"unknown geometry {name!r}; the known ones are {', '.join(VISION_GEOMETRIES)}")
     if layers is not None and layers < 1:
         raise TrigraphError(f"--layers is {layers}; it must be at least 1")
-    found = VISION_GEOMETRIES[name]
-    return found if layers is None else replace(found, layers=layers)
+    known = VISION_GEOMETRIES[name]
+    return known if layers is None else replace(known, layers=layers)

@@ -95,23 +95,23 @@ def _metadata(file: GGUFFile, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     architecture = file.metadata["general.architecture"]
     if file.metadata.get(key := f"{architecture}.rope.mrope_interleaved") is False:
         raise TrigraphError(f"{file.paths[0]}: key '{key}' is false, which is not supported for images")
-    found = {
+    metadata = {
         f"clip.vision.{ours}": value
         for ours, theirs in _KEYS.items()
         if (value := file.metadata.get(f"{architecture}.{theirs}")) is not None
         and not (isinstance(value, np.ndarray) and not value.size)
     }
-    found.setdefault("clip.vision.attention.layer_norm_epsilon", float(np.float32(1e-6)))
+    metadata.setdefault("clip.vision.attention.layer_norm_epsilon", float(np.float32(1e-6)))
     up = tensors.get(f"{shapes.in_block(0, shapes.FFN_UP)}.weight")
     if up is not None:
-        found.setdefault("clip.vision.feed_forward_length", math.prod(up.shape[:-1]))
+        metadata.setdefault("clip.vision.feed_forward_length", math.prod(up.shape[:-1]))
     reaching = file.metadata.get(f"{architecture}.vision.deepstack_visual_indexes")
     if isinstance(reaching, np.ndarray) and reaching.size:
-        found["clip.vision.is_deepstack_layers"] = np.ones(reaching.size, np.bool_)
+        metadata["clip.vision.is_deepstack_layers"] = np.ones(reaching.size, np.bool_)
     name = file.metadata.get("general.name")
     return {
         **({"general.name": name} if name is not None else {}),
         "general.architecture": ARCHITECTURE,
         "clip.projector_type": PROJECTOR,
-        **found,
+        **metadata,
     }

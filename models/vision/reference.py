@@ -36,7 +36,7 @@ def gelu_erf(x: Array) -> Array:
 
 
 def angles(places: npt.NDArray[np.int32], head_dim: int) -> Array:
-    """Of patches at `places` [2, N]: half of a head's rotary pairs turn by the row, half by the column. [N, pairs]"""
+    """The angles of patches at `places` [2, N], [N, pairs]: half of a head's pairs turn by row, half by column."""
     pairs = head_dim // 2
     frequency = ROPE_THETA ** (-np.arange(0, pairs, 2) / pairs)
     return np.concatenate([place[:, None] * frequency for place in places], axis=-1)

@@ -9,7 +9,7 @@ from trigraph.models.shapes import Shapes
 from trigraph.models.vision.config import MERGE, PATCH, POSITION_TABLE
 
 PATCH_WEIGHTS = ("v.patch_embd.weight", "v.patch_embd.weight.1")
-"""Of the two frames that a patch has in a video. In a still image they are equal, so the sum of both is what counts."""
+"""The weights of the two frames of a patch in a video. A still image has both equal, so what counts is their sum."""
 PATCH_BIAS = "v.patch_embd.bias"
 
 LN1, LN2 = "ln1", "ln2"

@@ -39,8 +39,8 @@ class Tower:
 
     def tensor(self, name: str) -> Tensor:
         """A tensor; those of the patch as matrices [width, 768], as which they are used."""
-        found = self.tensors[name]
-        return replace(found, shape=(found.shape[0], PATCH_INPUTS)) if name in PATCH_WEIGHTS else found
+        tensor = self.tensors[name]
+        return replace(tensor, shape=(tensor.shape[0], PATCH_INPUTS)) if name in PATCH_WEIGHTS else tensor
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor in float32, dequantised."""
@@ -55,12 +55,12 @@ class Tower:
 
         Reads the whole file.
         """
-        found = hashlib.sha256(repr(replace(self.config, name="")).encode())
+        digest = hashlib.sha256(repr(replace(self.config, name="")).encode())
         for name in sorted(self.tensors):
             tensor = self.tensors[name]
-            found.update(f"{name} {tensor.type} {tensor.shape}".encode())
-            found.update(self.file.raw(name).data)
-        return found.hexdigest()
+            digest.update(f"{name} {tensor.type} {tensor.shape}".encode())
+            digest.update(self.file.raw(name).data)
+        return digest.hexdigest()
 
 
 def open_tower(path: str | Path, text: ModelConfig | None = None) -> Tower:
@@ -106,7 +106,7 @@ def find_tower(model: Model) -> tuple[Tower | None, tuple[str, ...]]:
 
 
 def _check_tensors(file: GGUFFile, config: VisionConfig) -> dict[str, Tensor]:
-    path, found = file.paths[0], dict[str, Tensor]()
+    path, tensors = file.paths[0], dict[str, Tensor]()
     for name, shape in tower_shapes(config, file.tensors).items():
         if (tensor := file.tensors.get(name)) is None:
             raise TrigraphError(
@@ -118,10 +118,10 @@ def _check_tensors(file: GGUFFile, config: VisionConfig) -> dict[str, Tensor]:
                 f"{path}: tensor {name!r} has shape {tensor.shape}, expected {shape} after the metadata; "
                 "the file contradicts itself, convert the model again"
             )
-        found[name] = tensor
-    if unknown := file.tensors.keys() - found:
+        tensors[name] = tensor
+    if unknown := file.tensors.keys() - tensors:
         raise TrigraphError(
             f"{path}: tensor {quote(min(unknown))} is not known in this tower and may change its results; "
             "use a file without it"
         )
-    return found
+    return tensors

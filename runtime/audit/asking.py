@@ -31,7 +31,7 @@ class Asking:
         self.expected: dict[Case, Answer] = {}
         """The answers of the first condition, in which each case is alone."""
         self.deadline = math.inf
-        """Of the condition, by the clock `time.monotonic`."""
+        """When the condition must end, by the clock `time.monotonic`."""
         self.fingerprints = True
         """Whether fingerprints are compared."""
         self._timeouts = 0  # in a row
@@ -73,7 +73,7 @@ class Asking:
         if self.client.model is not None:
             body["model"] = self.client.model
         try:
-            found = self.client.post("/tokenize", body).get("tokens")
+            tokens = self.client.post("/tokenize", body).get("tokens")
         except ServerError:
             return None
-        return found if isinstance(found, list) and found and all(isinstance(each, int) for each in found) else None
+        return tokens if isinstance(tokens, list) and tokens and all(isinstance(each, int) for each in tokens) else None

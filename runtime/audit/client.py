@@ -72,12 +72,12 @@ class Client:
 
     def _first_model(self) -> str | None:
         try:
-            found = self.get("/v1/models").get("data")
+            models = self.get("/v1/models").get("data")
         except ServerError as error:
             if error.what in ("no connection", "timed out"):
                 raise TrigraphError(f"{self.root}: {error}; is the server running?") from error
             return None  # it may have one model without a name
-        first = found[0] if isinstance(found, list) and found else None
+        first = models[0] if isinstance(models, list) and models else None
         name = first.get("id") if isinstance(first, dict) else None
         return name if isinstance(name, str) and len(name) <= 1000 else None
 

@@ -34,7 +34,7 @@ class Condition:
 
 
 def conditions(plan: Plan) -> list[Condition]:
-    """Those of a plan, the most telling ones first."""
+    """The conditions of a plan, the most telling ones first."""
     several = [Condition(f"among {others} others", _among(others)) for others in plan.companions]
     return [
         Condition("again", _one_by_one),
@@ -161,8 +161,8 @@ def _token_by_token(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
     if asking.tokenize("Zebras") is None:
         raise NotPossibleError("needs /tokenize")
     for case in cases:
-        if (found := _stepwise(asking, case)) is not None:
-            yield case, found
+        if (outcome := _stepwise(asking, case)) is not None:
+            yield case, outcome
 
 
 def _stepwise(asking: Asking, case: Case) -> Answer | ServerError | None:

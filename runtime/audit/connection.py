@@ -165,8 +165,8 @@ def opened(request: Request, bounds: Bounds) -> Iterator[Response]:
 def message_of(content: bytes) -> str:
     """The message of an error, as OpenAI's API and others write it."""
     try:
-        found = json.loads(content)
-        error = found.get("error") or found.get("detail") or found.get("message")
+        body = json.loads(content)
+        error = body.get("error") or body.get("detail") or body.get("message")
         text = error.get("message") if isinstance(error, dict) else error
     except (ValueError, AttributeError, RecursionError):
         text = None
@@ -190,7 +190,7 @@ def _failures(seconds: float) -> Iterator[None]:
 
 
 def _refusal(error: HTTPError) -> ServerError:
-    """Of a status of failure."""
+    """The error of a failing status."""
     try:
         with error:
             message = message_of(error.read(_PIECE))

@@ -60,12 +60,12 @@ class Count:
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> Count:
         """The count of some outcomes."""
-        found = [*outcomes]
-        kinds = [each.kind for each in found]
-        differences = [each.difference for each in found if each.difference is not None]
+        all_outcomes = [*outcomes]
+        kinds = [each.kind for each in all_outcomes]
+        differences = [each.difference for each in all_outcomes if each.difference is not None]
         tokens = [each.token for each in differences if each.has("text") and each.token is not None]
         return cls(
-            answers=len(found) - kinds.count("failed"),
+            answers=len(all_outcomes) - kinds.count("failed"),
             texts=kinds.count("text"),
             logprobs=kinds.count("logprobs"),
             parts=kinds.count("parts"),
@@ -99,8 +99,8 @@ class Group:
     @classmethod
     def all_of(cls, outcomes: Iterable[Outcome]) -> list[Group]:
         """The groups of some outcomes, in their order."""
-        found: dict[tuple[str, str, str], list[str]] = {}
+        groups: dict[tuple[str, str, str], list[str]] = {}
         for outcome in outcomes:
             for each in outcome.findings:
-                found.setdefault((outcome.condition, each.part, each.what), []).append(each.detail)
-        return [cls(*key, len(details), details[0]) for key, details in found.items()]
+                groups.setdefault((outcome.condition, each.part, each.what), []).append(each.detail)
+        return [cls(*key, len(details), details[0]) for key, details in groups.items()]

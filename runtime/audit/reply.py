@@ -17,10 +17,10 @@ _LONGEST_NAME = 4096  # of a model, a fingerprint, a reason
 def parse(content: bytes) -> dict[str, Any]:
     """The object that some JSON is. Raises ServerError."""
     try:
-        found = json.loads(content)
+        parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ServerError("malformed", f"not JSON ({quote(content[:60])})") from error
-    answer: dict[str, Any] = _checked(found, dict, "the answer")
+    answer: dict[str, Any] = _checked(parsed, dict, "the answer")
     return answer
 
 
@@ -88,15 +88,15 @@ class Reply:
             self._add(self._reasoning, thought)
             self._add(self._text, _field(message, "content", str, own))
         self._add(self._text, _field(choice, "text", str, where))
-        found = _field(choice, "logprobs", dict, where) or {}
+        logprobs = _field(choice, "logprobs", dict, where) or {}
         where += "logprobs."
-        for each in _field(found, "content", list, where) or []:
+        for each in _field(logprobs, "content", list, where) or []:
             entry = _checked(each, dict, f"{where}content[]")
             self._tokens.append(_token(entry.get("token"), f"{where}content[].token"))
             self._logprobs.append(_number(entry.get("logprob"), f"{where}content[].logprob"))
-        for token in _field(found, "tokens", list, where) or []:
+        for token in _field(logprobs, "tokens", list, where) or []:
             self._tokens.append(_token(token, f"{where}tokens[]"))
-        for value in _field(found, "token_logprobs", list, where) or []:
+        for value in _field(logprobs, "token_logprobs", list, where) or []:
             self._logprobs.append(_number(value, f"{where}token_logprobs[]"))
         if max(len(self._tokens), len(self._logprobs)) > 64 + 16 * self._most:
             raise ServerError("too long", f"more than {64 + 16 * self._most} tokens; {self._most} were requested")

@@ -32,7 +32,7 @@ class Report:
     alone: Sequence[Outcome]
     """What became of each case when it was asked alone."""
     outcomes: Sequence[Outcome]
-    """Of all conditions that were compared with that."""
+    """The outcomes of all conditions that were compared with that."""
     conditions: Sequence[str]
     skipped: Mapping[str, str]
     """What was not asked, and why."""

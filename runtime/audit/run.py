@@ -105,8 +105,8 @@ def _ask(asking: Asking, condition: Condition, cases: Sequence[Case], progress: 
             if isinstance(answer, ServerError):
                 outcomes.append(_failed(condition.name, case, answer))
             else:
-                found = difference(asking.expected[case], answer, asking.plan.tokens)
-                outcomes.append(Outcome(condition.name, case, answer, found))
+                differs = difference(asking.expected[case], answer, asking.plan.tokens)
+                outcomes.append(Outcome(condition.name, case, answer, differs))
             progress(condition.name, min(len(outcomes), len(asked)), len(asked))
     except OutOfTimeError:
         if not outcomes:

@@ -70,5 +70,5 @@ class ExpertCounter:
             "slots_out": one,
             "page_table": one[:, None],
         }
-        found = self._session.run(list(self._nodes.values()), inputs | self._state)
-        return [ids.reshape(-1) for ids in found]
+        outputs = self._session.run(list(self._nodes.values()), inputs | self._state)
+        return [ids.reshape(-1) for ids in outputs]

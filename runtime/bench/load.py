@@ -18,7 +18,7 @@ class Load:
 
     prompts: list[list[int]]
     tokens: int
-    """Of each completion, whatever they are."""
+    """The tokens of each completion, whatever they are."""
     concurrency: int
 
     @classmethod

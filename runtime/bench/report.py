@@ -15,7 +15,7 @@ from trigraph.runtime.bench.result import Result
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Of which model something was measured, on which machine, and when."""
+    """Which model was measured, on which machine, and when."""
 
     machine: Machine
     model: str

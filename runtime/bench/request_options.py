@@ -13,7 +13,7 @@ class RequestOptions:
     """What loads to serve, and how often."""
 
     requests: int
-    """Of each load."""
+    """The requests of each load."""
     concurrency: tuple[int, ...] = (1, 2, 4, 8)
     """Numbers of requests in flight, a load each."""
     prompt: int = 128

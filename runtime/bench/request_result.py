@@ -93,6 +93,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Of the medians; its range is that of the ratios of values that were taken in the same turn."""
+    """The ratio of the medians; its range is that of the ratios of values that were taken in the same turn."""
     turns = [one / other for one, other in zip(ours, theirs, strict=True)]
     return Ratio(statistics.median(ours) / statistics.median(theirs), min(turns), max(turns))

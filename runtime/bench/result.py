@@ -24,7 +24,7 @@ class Result:
     """The upper quartile."""
     max_ms: float
     tokens_per_s: float
-    """Of all sequences together, at the median."""
+    """The tokens a second of all sequences together, at the median."""
     bytes: float | None = None
     """What the step must read and write."""
     floor_ms: float | None = None

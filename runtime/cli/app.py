@@ -51,8 +51,8 @@ class _Commands(Mapping[str, TyperCommand]):
     """The commands by name. Each is imported when it is asked for: one does not wait for what the others import."""
 
     def __getitem__(self, name: str) -> TyperCommand:
-        found = import_module(f"trigraph.runtime.cli.{_MODULES[name]}")
-        return command_of(getattr(found, name))
+        module = import_module(f"trigraph.runtime.cli.{_MODULES[name]}")
+        return command_of(getattr(module, name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_MODULES)

@@ -144,7 +144,7 @@ class ModelArguments:
         return self.model
 
     def found(self) -> ModelArguments:
-        """The same with a path, to which what is named is downloaded first."""
+        """These arguments with a path, to which what is named is downloaded first."""
         given = given_model(self.model, self.hub)
         return replace(self, model=given.path, hub=None, mtp=self.mtp or given.mtp, mmproj=self.mmproj or given.mmproj)
 

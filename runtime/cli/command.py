@@ -116,15 +116,21 @@ class Command(TyperCommand):
 
     def _configure(self, ctx: Any, args: list[str]) -> None:
         """Takes the options of a file that --config names for defaults, where the command has that option."""
-        options = {name[2:]: p.name for p in self.get_params(ctx) for name in p.opts if name.startswith("--")}
+        options = {name[2:]: p for p in self.get_params(ctx) for name in p.opts if name.startswith("--")}
         if "config" not in options:
             return
         given = [args[i + 1] for i, word in enumerate(args[:-1]) if word == "--config"]
         given += [word.partition("=")[2] for word in args if word.startswith("--config=")]
         for file in given:
-            from trigraph.runtime.cli.config_file import read_options
+            from trigraph.runtime.cli.config_file import ConfigFile
 
-            ctx.default_map = read_options(Path(file), options)
+            ctx.default_map = {}
+            for name, value, where in ConfigFile.read(Path(file)).options(options):
+                try:
+                    options[name].process_value(ctx, value)
+                except typer.BadParameter as error:
+                    raise TrigraphError(f"{where}: {name}: {error.message}") from error
+                ctx.default_map[options[name].name] = value
 
     def _check(self, ctx: Any, args: list[str]) -> None:
         parameters = self.get_params(ctx)
@@ -152,7 +158,7 @@ class Command(TyperCommand):
 
 def _advice(name: str, ours: list[str]) -> str | None:
     """What to use in place of an unknown option, if that is known."""
-    if (found := remedy(name, ours)) is not None:
-        return found
+    if (advice := remedy(name, ours)) is not None:
+        return advice
     near = difflib.get_close_matches(name, ours, n=1, cutoff=0.7)
     return f"did you mean {near[0]}?" if near else None

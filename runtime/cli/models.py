@@ -93,16 +93,16 @@ def _downloads() -> tuple[dict[str, dict[str, int]], dict[str, int], dict[Path, 
 
 def _remove(name: str) -> int | None:
     """Removes what `name` is; the bytes that are free then, None where there is nothing of that name."""
-    found: list[ExportedModel] = []
+    packages: list[ExportedModel] = []
     freed = None
     if is_name(name):
         from trigraph.runtime.hub.stored import remove
 
         freed = remove(ModelName.parse(name))
-        found = [one for one in exported_models() if one.is_orphan]
+        packages = [one for one in exported_models() if one.is_orphan]
     else:
-        found = [one for one in exported_models() if Path(name).resolve() in one.sources]
-    for exported in found:
+        packages = [one for one in exported_models() if Path(name).resolve() in one.sources]
+    for exported in packages:
         freed = (freed or 0) + exported.bytes
         exported.remove()
     return freed

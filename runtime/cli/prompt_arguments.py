@@ -50,7 +50,7 @@ class PromptArguments:
         return self.prompt
 
     def messages(self, text: str) -> list[Message]:
-        """Those of a conversation that begins with this text; images have their places before it."""
+        """The messages of a conversation that begins with this text; images have their places before it."""
         shown = [dict(PLACEHOLDER) for _ in self.image or ()]
         content = [*shown, {"type": "text", "text": text}] if shown else text
         return [*first_messages(self.system), {"role": "user", "content": content}]

@@ -48,13 +48,13 @@ class Verifier:
 
     model: Path
     exported: ExportOptions
-    """Of a file: as the user asks for; what receipts ask for is added."""
+    """How a file is exported, as the user asks; what receipts ask for is added."""
     device: str = "cpu"
     threads: int | None = None
     public_key: str | None = None
-    """That must have signed."""
+    """The key that must have signed."""
     prompt: list[int] | None = None
-    """Of a private receipt."""
+    """The prompt of a private receipt."""
     images: tuple[Path, ...] = ()
 
     def outcomes(self, paths: list[Path]) -> list[Outcome]:
@@ -64,20 +64,20 @@ class Verifier:
         """
         _ = read_manifest(self.model) if is_package(self.model) else GGUFFile.open(self.model)
         open_device(self.device)
-        found: dict[Path, Outcome] = {}
+        outcomes: dict[Path, Outcome] = {}
         groups: dict[ExportOptions, list[_Case]] = {}
         for path in paths:
-            with _judged(found, [path]):
+            with _judged(outcomes, [path]):
                 case = self._case(path)
                 groups.setdefault(self._options(case.model), []).append(case)
         for options, cases in groups.items():
-            for engine, group in self._loaded(options, cases, found):
+            for engine, group in self._loaded(options, cases, outcomes):
                 with engine, progress_bars(of_bytes=False) as progress:
                     for case in group:
-                        with _judged(found, [case.path]):
-                            found[case.path] = self._outcome(case, engine)
-                        progress("verify", len(found), len(paths))
-        return [found[path] for path in paths]
+                        with _judged(outcomes, [case.path]):
+                            outcomes[case.path] = self._outcome(case, engine)
+                        progress("verify", len(outcomes), len(paths))
+        return [outcomes[path] for path in paths]
 
     def _case(self, path: Path) -> _Case:
         """Reads a receipt. Raises TrigraphError for what cannot be verified."""

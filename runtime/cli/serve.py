@@ -21,7 +21,7 @@ from trigraph.runtime.cli.naming import public_name
 from trigraph.runtime.cli.opening import load_arguments
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
-from trigraph.runtime.cli.serve_models import ModelsArguments, Opening
+from trigraph.runtime.cli.serve_models import ModelsArguments, Opening, Served
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.device.heap import share_heap
 from trigraph.runtime.text.efforts import EFFORTS
@@ -91,10 +91,10 @@ class ServerArguments:
         keys = list(self.api_key or ())
         if self.api_key_file is not None:
             lines = map(str.strip, read_text(self.api_key_file).splitlines())
-            found = [line for line in lines if line and not line.startswith("#")]
-            if not found:
+            listed = [line for line in lines if line and not line.startswith("#")]
+            if not listed:
                 raise TrigraphError(f"--api-key-file {self.api_key_file}: the file has no key; write one a line")
-            keys += found
+            keys += listed
         elif not keys and (key := os.environ.get(_KEY_VARIABLE)):
             keys = [key]
         if not all(key and key == key.strip() and key.isascii() and key.isprintable() for key in keys):
@@ -220,17 +220,17 @@ def serve(
         from trigraph.runtime.server.settings import Settings
     except ImportError as error:
         raise TrigraphError(f"the server needs {error.name}: pip install fastapi uvicorn prometheus-client") from error
-    if (several := models.of(model)) and replicas.wanted:
+    one = Served(model, sampling, template)
+    if (several := models.of(one)) and replicas.wanted:
         raise TrigraphError("replicas serve one model; leave --model out, or --replicas and --ray-address")
-    given, model = model.model, model if several else model.found()
-    first, *others = [*several][:1] or server.names() or [public_name(given, model.path)]
+    if not several:
+        one = one.checked()
+    first, *others = [*several][:1] or server.names() or [public_name(model.model, one.model.path)]
     settings = Settings(
         model=first,
         aliases=tuple(others),
         defaults=request_options(defaults, sampling, template, speculation),
-        template_variables=template.variables(),
         effort_map=defaults.efforts(),
-        seed=None if sampling.seed == -1 else sampling.seed,
         host=server.host,
         port=server.port,
         api_keys=server.keys(),
@@ -243,15 +243,15 @@ def serve(
     listener = bind(settings)
     share_heap()
     settings = replace(settings, port=listener.getsockname()[1])
-    opening = Opening(settings, server.max_sequences, sampling, template, speculation.spec, log.verbose)
+    opening = Opening(settings, server.max_sequences, speculation.spec, log.verbose)
     if several:
         app = opening.several(several, models)
     elif replicas.wanted:
-        loading = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
-        engine = replicas.engines(model.path, first, loading)
-        app = App.of(ServedModel(engine, opening.settings_of(first, engine, model.path)))
+        loading = load_arguments(one.model, speculation=speculation.spec, sequences=server.max_sequences)
+        engine = replicas.engines(one.model.path, first, loading)
+        app = App.of(ServedModel(engine, opening.settings_of(first, engine, one)))
     else:
-        app = App.of(ServedModel(*opening.open(first, model)))
+        app = App.of(ServedModel(*opening.open(first, one)))
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()

@@ -13,8 +13,8 @@ import typer
 from trigraph.exporter.package.reader import is_package, read_manifest
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
-from trigraph.runtime.cli.arguments import ModelArguments, parse_bytes
-from trigraph.runtime.cli.config_file import read_models
+from trigraph.runtime.cli.arguments import ModelArguments, parse_bytes, read_text
+from trigraph.runtime.cli.config_file import ConfigFile
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.cli.opening import open_engine
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
@@ -26,6 +26,26 @@ if TYPE_CHECKING:
     from trigraph.runtime.server.app import App
     from trigraph.runtime.server.backend import Backend
     from trigraph.runtime.server.settings import Settings
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model of the server, and what its requests get that say nothing else."""
+
+    model: ModelArguments
+    sampling: SamplingArguments
+    template: TemplateArguments
+
+    def checked(self, where: str = "") -> Served:
+        """This model with a path. Raises TrigraphError for values out of range and a template that cannot be read."""
+        try:
+            self.sampling.sampling()
+            self.template.variables()
+            if self.template.template_file is not None:
+                read_text(self.template.template_file)
+            return replace(self, model=self.model.found())
+        except TrigraphError as error:
+            raise TrigraphError(f"{where}: {error}" if where else str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -53,24 +73,28 @@ class ModelsArguments:
         float | None, typer.Option(min=0, help="Unload a model that nobody has used for so long (default: never)")
     ] = None
 
-    def of(self, base: ModelArguments) -> dict[str, ModelArguments]:
+    def of(self, base: Served) -> dict[str, Served]:
         """The models by name, with the options of `base` where they have none of their own; empty for one model alone.
 
         Raises TrigraphError for a text that does not name one, and for a name that is given twice.
         """
-        found = {} if self.config is None else read_models(self.config, base)
+        served = {}
+        if self.config is not None:
+            config = ConfigFile.read(self.config)
+            tables = config.models(base.model, base.sampling, base.template)
+            served = {name: Served(*groups).checked(config.place(model=name)) for name, groups in tables.items()}
         for text in self.models or ():
             name, given, model = text.partition("=")
             if not (given and name and model):
                 raise TrigraphError(
                     f"--model {quote(text)}: write NAME=MODEL.gguf; a single model is given without an option"
                 )
-            if name in found:
+            if name in served:
                 raise TrigraphError(f"--model {quote(text)}: there is a model of that name already")
-            found[name] = replace(base, model=Path(model), hub=None)
-        if found and (base.model or base.hub) is not None:
-            raise TrigraphError(f"{base.model or base.hub}: give this model a name as well: --model NAME={base.model}")
-        return {name: model.found() for name, model in found.items()}
+            served[name] = replace(base, model=replace(base.model, model=Path(model), hub=None)).checked()
+        if served and (one := base.model.model or base.model.hub) is not None:
+            raise TrigraphError(f"{one}: give this model a name as well: --model NAME={one}")
+        return served
 
     @property
     def budget(self) -> int | None:
@@ -91,35 +115,41 @@ class Opening:
 
     settings: Settings
     sequences: int | None
-    sampling: SamplingArguments
-    template: TemplateArguments
     speculation: bool
     verbose: bool
 
-    def open(self, name: str, model: ModelArguments, share: float = 1.0) -> tuple[Backend, Settings]:
+    def open(self, name: str, served: Served, share: float = 1.0) -> tuple[Backend, Settings]:
         """An engine, and its settings. `share`: the part of free memory that it may take."""
         engine = open_engine(
-            model, speculation=self.speculation, verbose=self.verbose, sequences=self.sequences, share=share
+            served.model, speculation=self.speculation, verbose=self.verbose, sequences=self.sequences, share=share
         )
-        return engine, self.settings_of(name, engine, model.path)
+        return engine, self.settings_of(name, engine, served)
 
-    def settings_of(self, name: str, engine: Backend, path: Path) -> Settings:
-        """The settings of the model at `path` that clients know by `name`."""
-        defaults = replace(self.settings.defaults, sampling=self.sampling.sampling(engine.sampling))
-        template = self.template.template_of(engine)
+    def settings_of(self, name: str, engine: Backend, served: Served) -> Settings:
+        """The settings of the model that clients know by `name`."""
+        sampling, budget = served.sampling.sampling(engine.sampling), served.template.reasoning_budget
+        template = served.template.template_of(engine)
         for note in (template.notice, efforts_note(template.efforts)):
             if note is not None:
                 say(f"note: {note}")
-        return replace(self.settings, model=name, path=str(path), defaults=defaults, template=template)
+        return replace(
+            self.settings,
+            model=name,
+            path=str(served.model.path),
+            defaults=replace(self.settings.defaults, sampling=sampling, reasoning_budget=budget),
+            template=template,
+            template_variables=served.template.variables(),
+            seed=None if served.sampling.seed == -1 else served.sampling.seed,
+        )
 
-    def several(self, models: Mapping[str, ModelArguments], limits: ModelsArguments) -> App:
+    def several(self, models: Mapping[str, Served], limits: ModelsArguments) -> App:
         """Several models, none of which is loaded yet. Raises TrigraphError for what is no model."""
         from trigraph.runtime.server.app import App, Entry
 
         share = 1 / len(models)
         entries = {
-            name: Entry(weight_bytes(model.path), partial(self.open, name, model, share))
-            for name, model in models.items()
+            name: Entry(weight_bytes(served.model.path), partial(self.open, name, served, share))
+            for name, served in models.items()
         }
         idle = None if limits.idle_minutes is None else 60 * limits.idle_minutes
         return App(self.settings, entries, limits.budget, idle)

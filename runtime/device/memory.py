@@ -101,8 +101,8 @@ def explained_shortage(what: str, needed: int, remedy: str) -> Iterator[None]:
 
     def shortage() -> TrigraphError:
         free = free_memory()
-        found = "memory is not enough" if free is None else f"{free / 1e6:,.0f} MB are free"
-        return TrigraphError(f"{what} needs {needed / 1e6:,.0f} MB, and {found}; {remedy}")
+        free_text = "memory is not enough" if free is None else f"{free / 1e6:,.0f} MB are free"
+        return TrigraphError(f"{what} needs {needed / 1e6:,.0f} MB, and {free_text}; {remedy}")
 
     left = _left_of_limit()
     if needed > (_ADDRESS_SPACE if left is None else left):

@@ -21,7 +21,7 @@ class WeightSource:
         self.reads_mapped = True
         """Whether steps read weights in the mapped files, and not in copies alone."""
         self.host_layers = 0
-        """Of the trunk's layers, how many the CPU computes in a device's place, the first ones."""
+        """How many of the trunk's layers the CPU computes in a device's place, the first ones."""
 
     def place(
         self,

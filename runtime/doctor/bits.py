@@ -29,7 +29,7 @@ from trigraph.runtime.state.sequence import Sequence
 
 _CHUNK = 48  # shorter than the longer prompt
 _IMAGES = ((ImageSpan(15, 5, 7),), (ImageSpan(0, 2, 3), ImageSpan(10, 1, 8)))
-"""Of the two prompts, where there is a vision tower. The first one lies across an end of a prefill."""
+"""The images of the two prompts, where there is a vision tower. The first one lies across an end of a prefill."""
 
 
 class _Hashes:
@@ -55,24 +55,24 @@ def package_bits(folder: Path, device: str = "cpu", *, repacked: bool = False) -
     of a CPU.
     """
     engine = load(folder, context=256, chunk=_CHUNK, device=device, repack="on" if repacked else "off")
-    steps, found = engine.steps, _Hashes()
+    steps, hashes = engine.steps, _Hashes()
     long, short = both = [steps.new_sequence(), steps.new_sequence()]
     prompts = [_tokens(steps, 61, 0), _tokens(steps, 29, 1)]
-    shown = [_show(found, engine.model.vision, *given) for given in zip(both, prompts, _IMAGES, strict=True)]
-    _add_rows(found, steps.prefill(both, *zip(*shown, strict=True)))
+    shown = [_show(hashes, engine.model.vision, *given) for given in zip(both, prompts, _IMAGES, strict=True)]
+    _add_rows(hashes, steps.prefill(both, *zip(*shown, strict=True)))
     for round_number, (kept_long, kept_short) in enumerate(((5, 0), (1, 4))):
-        _draft(found, steps, both, _tokens(steps, 2, 2 + round_number))
+        _draft(hashes, steps, both, _tokens(steps, 2, 2 + round_number))
         new = [_tokens(steps, 8, 4 + round_number), _tokens(steps, 4, 6 + round_number)]
-        _add_rows(found, steps.verify(both, new))
+        _add_rows(hashes, steps.verify(both, new))
         steps.keep(long, kept_long)
         steps.keep(short, kept_short)
-    _add_rows(found, steps.prefill([short], [_tokens(steps, 7, 8)]))
-    _draft(found, steps, both, _tokens(steps, 2, 9))
-    _add_rows(found, steps.verify(both, [[1], [2]]))  # commits all tokens before
+    _add_rows(hashes, steps.prefill([short], [_tokens(steps, 7, 8)]))
+    _draft(hashes, steps, both, _tokens(steps, 2, 9))
+    _add_rows(hashes, steps.verify(both, [[1], [2]]))  # commits all tokens before
     for sequence in both:
         for part, array in _state(steps, sequence):
-            found.add(part, array)
-    return found.digests()
+            hashes.add(part, array)
+    return hashes.digests()
 
 
 def _tokens(steps: Steps, count: int, number: int) -> list[int]:
@@ -81,7 +81,7 @@ def _tokens(steps: Steps, count: int, number: int) -> list[int]:
 
 
 def _show(
-    found: _Hashes, vision: Vision | None, sequence: Sequence, tokens: list[int], spans: tuple[ImageSpan, ...]
+    hashes: _Hashes, vision: Vision | None, sequence: Sequence, tokens: list[int], spans: tuple[ImageSpan, ...]
 ) -> tuple[list[int], NDArray[np.float32] | None]:
     """The tokens of a prompt with images in some places, and the rows of these; with no tower, the prompt itself."""
     if vision is None:
@@ -90,7 +90,7 @@ def _show(
     sequence.images = vision.placed(ImagePrompt(tuple(tokens), spans, pixels))
     rows = [vision.rows(image, shown) for image, shown in zip(sequence.images, pixels, strict=True)]
     for each in rows:
-        found.add("image rows", each)
+        hashes.add("image rows", each)
     return image_keys(sequence.images, tokens), np.concatenate(rows)
 
 
@@ -101,17 +101,17 @@ def _pixels(span: ImageSpan) -> ResizedImage:
     return ResizedImage(pixels.astype(np.uint8), pixels.shape[:2])
 
 
-def _add_rows(found: _Hashes, rows: Any) -> None:
-    found.add("logits", rows.logits)
-    found.add("tokens", rows.tokens)
-    found.add("hidden rows", rows.hidden)
+def _add_rows(hashes: _Hashes, rows: Any) -> None:
+    hashes.add("logits", rows.logits)
+    hashes.add("tokens", rows.tokens)
+    hashes.add("hidden rows", rows.hidden)
 
 
-def _draft(found: _Hashes, steps: Steps, sequences: list[Sequence], tokens: list[int]) -> None:
+def _draft(hashes: _Hashes, steps: Steps, sequences: list[Sequence], tokens: list[int]) -> None:
     guess = steps.draft(sequences, tokens)
     for _ in range(3):
         for array in (guess.tokens, guess.probability, guess.hidden):
-            found.add("drafts", array)
+            hashes.add("drafts", array)
         guess = steps.draft_more(sequences, guess.tokens.tolist(), guess.hidden)
 
 

@@ -66,10 +66,10 @@ class Examination:
     """A short hash of all recorded hashes of text."""
     image_contract: int
     recorded_images: str
-    """The same of images."""
+    """A short hash of all recorded hashes of images."""
     streams_contract: int
     recorded_streams: str
-    """The same of text by a model with residual streams."""
+    """A short hash of all recorded hashes of text by a model with residual streams."""
     findings: tuple[Finding, ...]
 
     @property

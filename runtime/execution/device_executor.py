@@ -51,7 +51,7 @@ class DeviceExecutor(HostExecutor):
         ]
         self.sampler.begin([*chain.samples(), *samples])
         chain.enqueue()
-        found: list[int] = []
+        drafted: list[int] = []
 
         def run(binding: Binding) -> list[list[int]]:
             binding.exchange.send(device_inputs)
@@ -59,12 +59,12 @@ class DeviceExecutor(HostExecutor):
             self.sampler.sample(binding.exchange, len(samples))
             read = self.sampler.read()
             binding.exchange.receive()
-            found.extend(read.tolist())
-            return chain.filled(given, found) if device_inputs else given
+            drafted.extend(read.tolist())
+            return chain.filled(given, drafted) if device_inputs else given
 
         tokens, rows = self.steps.verify_by([part.sequence for part in plan], given, run)
         asked = [part.parameters is not None for part, own in zip(plan, given, strict=True) for _ in own]
-        drawn = [token if wanted else -1 for token, wanted in zip(found[-len(samples) :], asked, strict=True)]
+        drawn = [token if wanted else -1 for token, wanted in zip(drafted[-len(samples) :], asked, strict=True)]
         return RoundResult(tokens, rows, chain.runs(), drawn)
 
 
@@ -81,7 +81,7 @@ class DraftChain:
         self._numbers = [{i: next(numbers) for i in members} for members in self._links]
 
     def samples(self) -> list[Sample]:
-        """Those that choose the drafts."""
+        """The samples that choose the drafts."""
         return [
             Sample(self._plan[i].parameters or _UNREAD, self._plan[i].sequence.length + 1 + link, only_drawn=False)
             for link, members in enumerate(self._links)
@@ -111,10 +111,10 @@ class DraftChain:
         places = [p for part, n in each for p in [*[0] * len(part.tokens), *map(self._sampler.place, n)]]
         return {"input_ids": places}
 
-    def filled(self, tokens: list[list[int]], found: list[int]) -> list[list[int]]:
+    def filled(self, tokens: list[list[int]], drafted: list[int]) -> list[list[int]]:
         """The tokens with the drafts at their ends, from the samples by number."""
         return [
-            [*own[: len(own) - len(numbers)], *[found[number] for number in numbers]]
+            [*own[: len(own) - len(numbers)], *[drafted[number] for number in numbers]]
             for own, numbers in zip(tokens, self._of_each(), strict=True)
         ]
 

@@ -70,28 +70,28 @@ class HostExecutor:
             sequences, rows = [plan[i].sequence for i in chained], len(chained)
             if hidden is None:
                 rows += sum(sequence.length - sequence.mtp_len for sequence in sequences)
-                found = self.steps.draft(sequences, tokens)
+                result = self.steps.draft(sequences, tokens)
             else:
-                found = self.steps.draft_more(sequences, tokens, hidden)
+                result = self.steps.draft_more(sequences, tokens, hidden)
             for row, i in enumerate(chained):
-                token = _draft(plan[i], found, row, len(drafts[i]))
+                token = _draft(plan[i], result, row, len(drafts[i]))
                 drafts[i] += [] if token is None else [token]
             going = [
                 row for row, i in enumerate(chained) if len(runs) + 1 == len(drafts[i]) < plan[i].drafts
             ]  # those whose chain was not ended
             runs.append(DraftRun(rows, len(chained), time.perf_counter() - started))
-            hidden, chained = found.hidden[going], [chained[row] for row in going]
+            hidden, chained = result.hidden[going], [chained[row] for row in going]
             tokens = [drafts[i][-1] for i in chained]
         return drafts, runs
 
 
-def _draft(part: SequencePlan, found: DraftResult, row: int, depth: int) -> int | None:
+def _draft(part: SequencePlan, result: DraftResult, row: int, depth: int) -> int | None:
     """The draft after `depth` others; None where it is too unlikely."""
-    token = part.guess(found, row, part.sequence.length + 1 + depth)
+    token = part.guess(result, row, part.sequence.length + 1 + depth)
     if part.floor:
-        likely, probability = int(found.tokens[row]), float(found.probability[row])
+        likely, probability = int(result.tokens[row]), float(result.probability[row])
         if token != likely:
-            probability *= math.exp(float(found.logits[row][token]) - float(found.logits[row][likely]))
+            probability *= math.exp(float(result.logits[row][token]) - float(result.logits[row][likely]))
         if probability < part.floor:
             return None
     return token

@@ -16,7 +16,7 @@ Tokens = abc.Sequence[int]
 Sequences = abc.Sequence[Sequence]
 Rows = abc.Sequence[NDArray[np.float32]]
 ImageRows = NDArray[np.float32] | None
-"""Of the image tokens of a piece of a prompt, in order: [count, hidden]."""
+"""The rows of the image tokens of a piece of a prompt, in order: [count, hidden]."""
 
 
 def text_ids(tokens: Tokens, rows: NDArray[np.float32]) -> list[int]:

@@ -19,7 +19,7 @@ from trigraph.runtime.execution.steps import Steps
 _log = logging.getLogger("trigraph.repacking")
 
 LEAST_BYTES = 256 << 20
-"""Of weights: smaller models are not repacked unless that is asked for."""
+"""The fewest bytes of weights that are repacked unless that is asked for."""
 
 _MARGIN = 0.1  # of the free memory stays for others
 _REST = 5  # times as long as a piece took, while steps run
@@ -119,8 +119,8 @@ def begin_repacking(graphs: PackageGraphs, steps: Steps, weight_bytes: int, shar
     if free is not None:
         # Copies, and the mapped files until they are made.
         needed = weight_bytes + bytes_of_copies(graphs.load("verify").graph)
-        if needed > (found := share * (1 - _MARGIN) * free):
-            return f"plain: repacking takes {needed / 1e9:.1f} GB of memory, of which {found / 1e9:.1f} GB can be had"
+        if needed > (room := share * (1 - _MARGIN) * free):
+            return f"plain: repacking takes {needed / 1e9:.1f} GB of memory, of which {room / 1e9:.1f} GB can be had"
     return Repacking(graphs, steps)
 
 

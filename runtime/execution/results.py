@@ -20,7 +20,7 @@ class StepResult(NamedTuple):
     hidden: NDArray[np.float32]  # [rows, hidden], after the output norm
 
     def copy(self) -> StepResult:
-        """The same rows in memory of their own."""
+        """This result, with its rows in memory of their own."""
         return StepResult(self.logits.copy(), self.tokens.copy(), self.hidden.copy())
 
 

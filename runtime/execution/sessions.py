@@ -151,7 +151,7 @@ class SessionGraph:
             buffer.read_index = buffer.write_index
 
     def _arrays(self, side: str, args: Sequence[ort.NodeArg], sizes: Mapping[str, int]) -> dict[str, Memory]:
-        """Those that are no state."""
+        """Memory for the inputs or outputs that are no state."""
         shapes = {
             arg.name: (tuple(sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape), _DTYPES[arg.type])
             for arg in args

@@ -30,7 +30,7 @@ from trigraph.runtime.state.state import State
 Run = abc.Callable[[Binding], object]
 """How a step is run whose inputs are filled in."""
 RunTokens = abc.Callable[[Binding], abc.Sequence[list[int]]]
-"""The same of a verify; it gives the tokens of each sequence that were run."""
+"""How a verify is run; it gives the tokens of each sequence that were run."""
 
 
 class Steps:

@@ -23,7 +23,7 @@ from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, PlacedImage
 
 Rows = NDArray[np.float32]
-"""Of an image's tokens, read-only: [tokens, hidden]."""
+"""The rows of an image's tokens, read-only: [tokens, hidden]."""
 _NICENESS = 5  # of the threads that read images; the scheduler of Linux gives them a third of the time of others
 _Queue = SimpleQueue[tuple[Future[Rows], ResizedImage] | None]
 

@@ -77,7 +77,7 @@ def cached_files(hub: ModuleType) -> dict[str, dict[str, Path]]:
         repositories = hub.scan_cache_dir(hub.constants.HF_HUB_CACHE).repos
     except hub.CacheNotFound:
         return {}
-    found = {}
+    cached = {}
     for repository in repositories:
         revisions = sorted(repository.revisions, key=lambda one: (bool(one.refs), one.last_modified))
         files = {
@@ -87,8 +87,8 @@ def cached_files(hub: ModuleType) -> dict[str, dict[str, Path]]:
             if file.file_name.endswith(".gguf")
         }
         if files:
-            found[repository.repo_id] = files
-    return found
+            cached[repository.repo_id] = files
+    return cached
 
 
 def _local(hub: ModuleType, name: ModelName, there: dict[str, Path], unreachable: Exception) -> Downloaded:
@@ -151,24 +151,24 @@ def _fetch(hub: ModuleType, repository: str, file: str, revision: str) -> None:
 
     constants = hub.constants
     address = hub.hf_hub_url(repository, file, revision=revision)
-    found = hub.get_hf_file_metadata(address)
-    if not (found.etag and found.size and found.size <= constants.MAX_HTTP_DOWNLOAD_SIZE):
+    metadata = hub.get_hf_file_metadata(address)
+    if not (metadata.etag and metadata.size and metadata.size <= constants.MAX_HTTP_DOWNLOAD_SIZE):
         return
     blobs = blobs_folder(hub, repository)
     blobs.mkdir(parents=True, exist_ok=True)
-    blob, part = blobs / found.etag, blobs / f"{found.etag}.part"
-    with WeakFileLock(blobs / f"{found.etag}.lock"):
+    blob, part = blobs / metadata.etag, blobs / f"{metadata.etag}.part"
+    with WeakFileLock(blobs / f"{metadata.etag}.lock"):
         if not blob.exists():
             with part.open("ab") as opened:
                 same_host = (
-                    urlsplit(found.location).netloc == urlsplit(address).netloc
+                    urlsplit(metadata.location).netloc == urlsplit(address).netloc
                 )  # others have no use for the token
                 http_get(
-                    found.location,
+                    metadata.location,
                     opened,
                     resume_size=opened.tell(),
                     headers=build_hf_headers() if same_host else None,
-                    expected_size=found.size,
+                    expected_size=metadata.size,
                     displayed_filename=file,
                 )
             part.replace(blob)

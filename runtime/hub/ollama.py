@@ -74,13 +74,13 @@ def find(name: OllamaName) -> OllamaModel:
     for folder in folders:
         manifest = folder / "manifests" / name.host / name.namespace / name.model / name.tag
         if manifest.is_file():
-            found = _read(manifest, folder, name)
-            if found.family is not None and found.family not in ARCHITECTURES:
+            model = _read(manifest, folder, name)
+            if model.family is not None and model.family not in ARCHITECTURES:
                 raise TrigraphError(
-                    f"{PREFIX}{name}: is a model of architecture {quote(found.family)}, which is not supported; "
+                    f"{PREFIX}{name}: is a model of architecture {quote(model.family)}, which is not supported; "
                     f"use one of {', '.join(ARCHITECTURES)}"
                 )
-            return found
+            return model
     if not folders:
         raise TrigraphError(
             f"{PREFIX}{name}: Ollama has no folder of models here; set OLLAMA_MODELS to it if it is elsewhere"
@@ -96,15 +96,15 @@ def find(name: OllamaName) -> OllamaModel:
 
 def stored() -> dict[OllamaName, OllamaModel]:
     """The models of supported architectures that Ollama has pulled."""
-    found: dict[OllamaName, OllamaModel] = {}
+    models_by_name: dict[OllamaName, OllamaModel] = {}
     for folder in _folders():
         for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
             host, namespace, model, tag = manifest.parts[-4:]
             name = OllamaName(model, tag, namespace, host)
             with suppress(TrigraphError):
                 if (read := _read(manifest, folder, name)).family in ARCHITECTURES:
-                    found.setdefault(name, read)
-    return found
+                    models_by_name.setdefault(name, read)
+    return models_by_name
 
 
 def _folders() -> list[Path]:
@@ -127,8 +127,8 @@ def _read(manifest: Path, folder: Path, name: OllamaName) -> OllamaModel:
         raise TrigraphError(f"{PREFIX}{name}: has an adapter, which is not supported; merge it into the model")
     models, projectors = layers.get("model", []), layers.get("projector", [])
     if len(models) != 1 or len(projectors) > 1:
-        found = f"{len(models)} model files and {len(projectors)} projectors"
-        raise TrigraphError(f"{PREFIX}{name}: has {found} in {manifest}, expected one model; pull another tag")
+        counted = f"{len(models)} model files and {len(projectors)} projectors"
+        raise TrigraphError(f"{PREFIX}{name}: has {counted} in {manifest}, expected one model; pull another tag")
     projector = _blob(projectors[0], folder, name) if projectors else None
     return OllamaModel(_blob(models[0], folder, name), projector, family)
 
@@ -146,10 +146,12 @@ def _family(config: Any, folder: Path) -> tuple[str | None, str | None]:
         return None, None
     path = folder / "blobs" / config["digest"].replace(":", "-")
     try:
-        found = json.loads(path.read_bytes()[:_LONGEST_MANIFEST])
+        content = json.loads(path.read_bytes()[:_LONGEST_MANIFEST])
     except (OSError, ValueError):
         return None, None
-    values = [found.get(key) for key in ("model_family", "model_format")] if isinstance(found, dict) else [None, None]
+    values = (
+        [content.get(key) for key in ("model_family", "model_format")] if isinstance(content, dict) else [None, None]
+    )
     family, form = (value if isinstance(value, str) and value else None for value in values)
     return family, form
 

@@ -78,18 +78,18 @@ class ModelFiles:
 
 def choose_files(name: ModelName, files: Sequence[str]) -> ModelFiles:
     """The files that `name` means, of those in its repository. Raises TrigraphError where none or several fit."""
-    found = sorted(file for file in files if file.endswith(".gguf"))
-    if not found:
+    named = sorted(file for file in files if file.endswith(".gguf"))
+    if not named:
         model = name.repository.partition("/")[2]
         raise TrigraphError(
             f"{name.repository}: has no GGUF files; look for a repository that has them, such as unsloth/{model}-GGUF"
         )
     beside = ("mtp-", "imatrix", *_DRAFTERS)
-    models = _grouped([file for file in found if not (_is_projector(file) or _base(file).startswith(beside))])
+    models = _grouped([file for file in named if not (_is_projector(file) or _base(file).startswith(beside))])
     chosen = _chosen(name, models)
     quant = _quant(chosen)
-    heads = [file for file in found if _base(file).startswith("mtp-") and not _PART.search(_stem(file))]
-    projectors = [file for file in found if _is_projector(file)]
+    heads = [file for file in named if _base(file).startswith("mtp-") and not _PART.search(_stem(file))]
+    projectors = [file for file in named if _is_projector(file)]
     return ModelFiles(models[chosen], _first(heads, quant, "q8_0"), _first(projectors, *_PROJECTORS))
 
 

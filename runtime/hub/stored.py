@@ -19,17 +19,17 @@ def stored_models() -> dict[str, dict[str, int]]:
 
 def names_of_files() -> dict[Path, str]:
     """The name of each file in the cache, which is called by its hash."""
-    found = cached_files(hub_module()).items()
-    return {path.resolve(): f"{repository}  {name}" for repository, files in found for name, path in files.items()}
+    cached = cached_files(hub_module()).items()
+    return {path.resolve(): f"{repository}  {name}" for repository, files in cached for name, path in files.items()}
 
 
 def begun_downloads() -> dict[str, int]:
     """Bytes of what was downloaded in part, of each repository."""
-    found: dict[str, int] = {}
+    begun: dict[str, int] = {}
     for part in Path(hub_module().constants.HF_HUB_CACHE).glob("models--*/blobs/*.part"):
         repository = part.parents[1].name.removeprefix("models--").replace("--", "/")
-        found[repository] = found.get(repository, 0) + part.stat().st_size
-    return found
+        begun[repository] = begun.get(repository, 0) + part.stat().st_size
+    return begun
 
 
 def remove(name: ModelName) -> int | None:

@@ -22,7 +22,7 @@ else:
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 MOST_RATIO = 200
-"""Of the longer side of an image to the shorter."""
+"""The largest ratio of the longer side of an image to the shorter."""
 
 _ORIENTATION = 0x0112
 _BAND = 512  # rows that transparency is taken from at a time
@@ -130,12 +130,12 @@ def opaque(image: Image.Image) -> Image.Image:
         image.info.pop("transparency", None)
     if not ("A" in image.getbands() or image.info.get("transparency") is not None):
         return image.convert("RGB")
-    found = Image.new("RGB", image.size)
+    canvas = Image.new("RGB", image.size)
     for top in range(0, image.height, _BAND):
         band = image.crop((0, top, image.width, min(top + _BAND, image.height))).convert("RGBA")
         white = Image.new("RGBA", band.size, (255, 255, 255, 255))
-        found.paste(Image.alpha_composite(white, band).convert("RGB"), (0, top))
-    return found
+        canvas.paste(Image.alpha_composite(white, band).convert("RGB"), (0, top))
+    return canvas
 
 
 def _answer(source: tuple[int, int], image: Image.Image) -> tuple[dict[str, Any], bytes]:

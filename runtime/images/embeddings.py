@@ -32,15 +32,15 @@ class EmbeddingCache:
 
     def rows(self, digest: bytes, compute: Callable[[], Rows]) -> Rows:
         """The rows of an image, read-only [tokens, hidden]; computed where they are not there."""
-        found = self._rows.get(digest)
-        if found is not None:
+        kept = self._rows.get(digest)
+        if kept is not None:
             self.found += 1
             self._rows.move_to_end(digest)
-            return found
-        found = self._rows[digest] = compute()
-        found.flags.writeable = False
+            return kept
+        kept = self._rows[digest] = compute()
+        kept.flags.writeable = False
         self.computed += 1
-        self.nbytes += found.nbytes
+        self.nbytes += kept.nbytes
         while self.nbytes > self.budget and len(self._rows) > 1:
             self.nbytes -= self._rows.popitem(last=False)[1].nbytes
-        return found
+        return kept

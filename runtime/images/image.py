@@ -49,16 +49,16 @@ class ResizedImage:
         rows, columns = self.grid
         blocks = self.pixels.reshape(rows // MERGE, MERGE, PATCH, columns // MERGE, MERGE, PATCH, 3)
         ordered = blocks.transpose(0, 3, 1, 4, 6, 2, 5)  # token's row and column, patch's, channel, pixel's
-        channel, found = np.arange(3)[:, None, None], np.empty(ordered.shape, np.float32)
+        channel, patches = np.arange(3)[:, None, None], np.empty(ordered.shape, np.float32)
         for row, block in enumerate(ordered):  # of tokens: an index takes eight times the memory of its bytes
-            found[row] = table[block, channel]
-        return found.reshape(rows * columns, PATCH_INPUTS)
+            patches[row] = table[block, channel]
+        return patches.reshape(rows * columns, PATCH_INPUTS)
 
     def digest(self, tower_sha256: str) -> bytes:
         """SHA-256 of everything that the image's rows depend on: tower, preprocessing, size and pixels."""
-        found = hashlib.sha256(f"{tower_sha256} {PREPROCESSING} {self.height} {self.width} ".encode())
-        found.update(np.ascontiguousarray(self.pixels).data)
-        return found.digest()
+        digest = hashlib.sha256(f"{tower_sha256} {PREPROCESSING} {self.height} {self.width} ".encode())
+        digest.update(np.ascontiguousarray(self.pixels).data)
+        return digest.digest()
 
 
 def prefix_keys(digest: bytes, tokens: int) -> npt.NDArray[np.int32]:

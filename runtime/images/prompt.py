@@ -50,7 +50,7 @@ class ImagePrompt:
 
     @property
     def positions(self) -> npt.NDArray[np.int64]:
-        """Of each token, by axis. [3, T]"""
+        """The position of each token, by axis. [3, T]"""
         return positions(len(self.ids), self.images)
 
     @property
@@ -78,7 +78,7 @@ class PlacedImage:
 
     span: ImageSpan
     digest: bytes
-    """Of everything that its rows depend on."""
+    """A hash of everything that its rows depend on."""
 
 
 def image_keys(images: Iterable[PlacedImage], ids: Sequence[int]) -> list[int]:

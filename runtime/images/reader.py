@@ -35,7 +35,7 @@ _Size: TypeAlias = tuple[int, int] | None
 
 _CACHE_BYTES = 64 << 20
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "I;16")
-"""Those of Pillow that PNG files keep as they are."""
+"""The modes of Pillow that PNG files keep as they are."""
 
 
 class ImageReader:
@@ -74,14 +74,14 @@ class ImageReader:
             if (known := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
                 return known
-        found = self._decoder.decode(data, name, size)
+        decoded = self._decoder.decode(data, name, size)
         with self._lock:
             if key not in self._cache:
-                self._cache[key] = found
-                self._held += found.pixels.nbytes
+                self._cache[key] = decoded
+                self._held += decoded.pixels.nbytes
             while self._held > self._cache_bytes:
                 self._held -= self._cache.popitem(last=False)[1].pixels.nbytes
-        return found
+        return decoded
 
     def _file(self, path: str | PathLike[str]) -> bytes:
         """No more of a file than shows that it is too large."""

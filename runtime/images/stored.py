@@ -21,14 +21,14 @@ _MOST_CHARACTERS = 64 << 20  # a file's header holds 100 million
 
 def as_json(messages: Sequence[Message]) -> list[Message]:
     """The messages with their images as JSON values. Raises TrigraphError when these are too large for a file."""
-    found = [_with_images(message, _written) for message in messages]
-    size = sum(len(part["image"]["pixels"]) for message in found for part in _images(message))
+    messages_as_json = [_with_images(message, _written) for message in messages]
+    size = sum(len(part["image"]["pixels"]) for message in messages_as_json for part in _images(message))
     if size > _MOST_CHARACTERS:
         raise TrigraphError(
             f"the images of the conversation take {size:,} bytes, and a file keeps at most {_MOST_CHARACTERS:,}; "
             "/reset, or start over with fewer images"
         )
-    return found
+    return messages_as_json
 
 
 def from_json(messages: Sequence[Message]) -> list[Message]:
@@ -67,7 +67,7 @@ def _read(value: Any) -> ResizedImage:
     if height * width > _MOST_PIXELS:
         raise ValueError("an image is too large")
     try:
-        found = zlib.decompressobj().decompress(base64.b64decode(pixels, validate=True), 3 * height * width + 1)
+        unpacked = zlib.decompressobj().decompress(base64.b64decode(pixels, validate=True), 3 * height * width + 1)
     except zlib.error as error:
         raise ValueError("an image is damaged") from error
-    return ResizedImage(np.frombuffer(found, np.uint8).reshape(height, width, 3), (sides[2], sides[3]))
+    return ResizedImage(np.frombuffer(unpacked, np.uint8).reshape(height, width, 3), (sides[2], sides[3]))

@@ -29,7 +29,7 @@ from trigraph.runtime.requests.completion import Completion
 
 FORMAT = "trigraph receipt"
 VERSION, IMAGE_VERSION = 1, 2
-"""Of receipts without images, and with images."""
+"""The versions of receipts without images, and with images."""
 _UNSEALED = ("prompt", "sha256", "signature")  # `prompt_sha256` stands for the prompt
 _REASONS = ("stop", "length", "context", "cancelled", "timeout")
 _MAX_BYTES = 8 << 20  # a prompt of a million tokens
@@ -67,7 +67,7 @@ class Receipt:
     prompt: tuple[int, ...] | None = None
     """None in a private receipt."""
     images: Shown | None = None
-    """Those of the prompt; None where it has none."""
+    """The images of the prompt; None where it has none."""
     signature: Signature | None = None
 
     @classmethod
@@ -135,11 +135,11 @@ class Receipt:
                     raise TrigraphError(f"{where}: options.{name} has more than {_MOST_ITEMS:,} items")
         if content.get("sha256") != _sha256(_canonical(content)):
             raise TrigraphError(f"{where}: was changed since it was written: sha256 differs; {_REMEDY}")
-        found: Receipt = decode(cls, {"prompt": None, "signature": None, "images": None, **content}, where, _REMEDY)
-        if found.content != _canonical(content):
+        receipt: Receipt = decode(cls, {"prompt": None, "signature": None, "images": None, **content}, where, _REMEDY)
+        if receipt.content != _canonical(content):
             raise TrigraphError(f"{where}: has fields that receipts of version {version} do not have; {_REMEDY}")
-        found._check(where)
-        return found
+        receipt._check(where)
+        return receipt
 
     def private(self) -> Receipt:
         """The receipt without the prompt, of which it keeps the hash; a signature stays valid."""
@@ -164,7 +164,7 @@ class Receipt:
         return fields | ({} if signature is None else {"signature": signature})
 
     def as_text(self) -> str:
-        """The same as text, a field a line."""
+        """The receipt as text, a field a line."""
         lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in self.as_json().items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -252,9 +252,9 @@ class _Objects:
         self._count += 1
         if self._count > _MOST_OBJECTS or len(pairs) > _MOST_FIELDS:
             raise ValueError("it has more objects or fields than a receipt")
-        if len(found := dict(pairs)) < len(pairs):
+        if len(fields_by_name := dict(pairs)) < len(pairs):
             raise ValueError("an object has a field twice")
-        return found
+        return fields_by_name
 
 
 def _refuse(constant: str) -> float:

@@ -18,7 +18,7 @@ from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.images.reader import ImageLike, ImageReader
 
 MOST_IMAGES = 500
-"""Of a receipt."""
+"""The most images of a receipt."""
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -33,7 +33,7 @@ class ShownImage:
     """In tokens."""
     width: int
     sha256: str
-    """Of its pixels: red, green and blue of each, row by row."""
+    """The SHA-256 of its pixels: red, green and blue of each, row by row."""
 
     @property
     def tokens(self) -> int:
@@ -55,13 +55,15 @@ class Shown:
 
     @classmethod
     def of(cls, prompt: ImagePrompt | None, tower: str | None) -> Shown | None:
-        """Those of a prompt; None where it has none. Raises TrigraphError for more than a receipt can have."""
+        """The images of a prompt; None where it has none. Raises TrigraphError for more than a receipt can have."""
         if prompt is None or tower is None or not prompt.images:
             return None
         pairs = zip(prompt.images, prompt.pixels, strict=True)
-        found = cls(tower, tuple(ShownImage(at.start, at.height, at.width, _sha256(shown)) for at, shown in pairs))
-        found.check()
-        return found
+        shown_images = cls(
+            tower, tuple(ShownImage(at.start, at.height, at.width, _sha256(shown)) for at, shown in pairs)
+        )
+        shown_images.check()
+        return shown_images
 
     def check(self) -> None:
         """Raises TrigraphError for values that no receipt has."""
@@ -89,10 +91,10 @@ class Shown:
             )
         pixels = []
         for number, (image, file) in enumerate(zip(self.images, given, strict=True), 1):
-            found = reader.read(file, f"image {number}", (image.height, image.width))
-            if (digest := _sha256(found)) != image.sha256:
+            resized = reader.read(file, f"image {number}", (image.height, image.width))
+            if (digest := _sha256(resized)) != image.sha256:
                 raise TrigraphError(self._other(number, digest))
-            pixels.append(found)
+            pixels.append(resized)
         spans = [ImageSpan(image.start, image.height, image.width) for image in self.images]
         return ImagePrompt(tuple(ids), tuple(spans), tuple(pixels))
 

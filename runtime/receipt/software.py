@@ -17,7 +17,7 @@ class Software:
 
     @classmethod
     def here(cls) -> Software:
-        """Those of this program."""
+        """The versions that this program has."""
         return cls(*map(_version, ("trigraph", "numpy", "llguidance", "tokenizers")))
 
 

@@ -28,7 +28,7 @@ class ConstraintText:
 
     @classmethod
     def of(cls, constraint: Constraint) -> ConstraintText:
-        """That of a constraint."""
+        """The type and text of a constraint."""
         for name, (kind, field) in _CONSTRAINTS.items():
             if isinstance(constraint, kind):
                 return cls(name, getattr(constraint, field))
@@ -65,7 +65,7 @@ class Terms:
 
     @classmethod
     def of(cls, options: Options) -> Terms:
-        """Those of a request."""
+        """The terms of a request with these options."""
         sampling, constraint = options.sampling, options.constraint
         numbers: dict[str, Any] = {name: kind(getattr(sampling, name)) for name, kind in _NUMBERS.items()}
         biases = ((int(token), None if bias == -math.inf else float(bias)) for token, bias in sampling.logit_bias)

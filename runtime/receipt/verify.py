@@ -23,7 +23,7 @@ class Verdict:
     """What came of a verification."""
 
     tokens: int
-    """Of the completion."""
+    """The tokens of the completion."""
     difference: str | None = None
     """What differs first, in a sentence; None when everything is equal."""
     token: int | None = None
@@ -97,9 +97,9 @@ def _with_images(
 
 def _compared(receipt: Receipt, request: Handle, other: OtherTokenError | None) -> Verdict:
     count, digests = len(receipt.completion), [row.digest for row in request.rows]
-    found = row_digits(digests)
-    if not receipt.rows.startswith(found):
-        place = next(i for i, (one, given) in enumerate(zip(found, receipt.rows, strict=False)) if one != given)
+    digits = row_digits(digests)
+    if not receipt.rows.startswith(digits):
+        place = next(i for i, (one, given) in enumerate(zip(digits, receipt.rows, strict=False)) if one != given)
         first = place // ROW_DIGITS
         return Verdict(count, f"the logits of token {first} differ", first)
     if other is not None:

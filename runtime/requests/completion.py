@@ -58,7 +58,7 @@ class Completion:
         self.error: BaseException | None = None
         """Why it failed."""
         self.logprobs: list[TokenLogprob] = []
-        """Those of the tokens so far, a final stop token's too; none unless the options ask for them.
+        """The log-probabilities of the tokens so far, a final stop token's too; none unless the options ask for them.
 
         None of the tokens that were known.
         """

@@ -103,7 +103,7 @@ class AdaptiveLength:
 
 @dataclass(frozen=True)
 class FixedLength:
-    """The same number of drafts of the head in each round, for a stated reason."""
+    """A fixed number of drafts of the head in each round, for a stated reason."""
 
     drafts: int
     reason: str

@@ -33,7 +33,7 @@ class PromptImages:
 
     @classmethod
     def of(cls, vision: Vision | None, prompt: ImagePrompt | None) -> PromptImages:
-        """Those of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
+        """The images of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
         if prompt is None:
             return cls()
         if vision is None:
@@ -66,12 +66,12 @@ class PromptImages:
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32] | None:
         """The rows of the image tokens at places `start` to `stop` - 1 [count, hidden]; None where there are none."""
-        found = []
+        pieces = []
         for number, image in enumerate(self.placed):
             first, end = max(start, image.span.start), min(stop, image.span.end)
             if first < end:
-                found.append(self._of(number)[first - image.span.start : end - image.span.start])
-        return np.concatenate(found) if found else None
+                pieces.append(self._of(number)[first - image.span.start : end - image.span.start])
+        return np.concatenate(pieces) if pieces else None
 
     def forget(self) -> None:
         """Gives up the rows; they are looked for again where they are needed again."""

@@ -31,7 +31,7 @@ class Request:
     tokens: list[int] = field(default_factory=list)
     """The prompt as sequences and caches have it, with the keys of images in their places."""
     images: PromptImages = field(default_factory=PromptImages)
-    """Those of the prompt."""
+    """The images of the prompt."""
     checkpoints: set[int] = field(default_factory=set)
     """Lengths of the prompt that later prompts will begin with."""
     finish: Callable[[list[int]], None] | None = None

@@ -12,13 +12,13 @@ class Round(NamedTuple):
     """What one verify brought a request."""
 
     tokens: list[int]
-    """Those that it added to the completion."""
+    """The tokens that it added to the completion."""
     drafted: int
     accepted: int
     """Drafts that the sampler agreed with."""
     draft_seconds: float
     seconds: float
-    """Of the whole round, drafting included, whoever shared it."""
+    """The seconds of the whole round, drafting included, whoever shared it."""
     sequences: int = 1
     """Requests that shared it."""
     ended: float = 0.0

@@ -45,7 +45,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def grammar(self) -> str:
-        """The same as llguidance writes it."""
+        """The constraint as llguidance writes it."""
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -41,8 +41,8 @@ def draw(
         logits = logits.copy()  # ctypes takes contiguous memory that could be written
     tokens = None if ids is None else ctypes.c_int64.from_buffer(ids.data)
     first = ctypes.c_float.from_buffer(logits.data)
-    found: int = function(first, tokens, len(logits), *parameters, position)
-    return None if found < 0 else found
+    token: int = function(first, tokens, len(logits), *parameters, position)
+    return None if token < 0 else token
 
 
 @cache
@@ -59,7 +59,7 @@ def _function() -> Any:
 def _draw(
     logits: NDArray[np.float32], ids: NDArray[np.int64] | None, parameters: SamplingParameters, position: int
 ) -> int | None:
-    """The same in NumPy."""
+    """Draws a token, in NumPy."""
     if not len(logits) or not np.isfinite(logits.max()):
         return None
     places, weights = survivors(logits, parameters)
@@ -121,5 +121,5 @@ def log(x: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.full_like(s, 1 / 21)
     for k in range(19, 0, -2):
         total = total * square + 1 / k
-    found: NDArray[np.float64] = (power - small) * _LN2 + 2 * s * total
-    return found
+    result: NDArray[np.float64] = (power - small) * _LN2 + 2 * s * total
+    return result

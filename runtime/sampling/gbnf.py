@@ -105,9 +105,9 @@ class _Parser:
             if name in rules:
                 self.fail(f"the rule {quote(name)} is there already", begin)
             self.space(lines=True)
-            rules[name] = found = self.choice(0)
+            rules[name] = rule = self.choice(0)
             # A rule without a text has taken the next rule's name for its own.
-            if found == NOTHING or (isinstance(found, Reference) and self.text.startswith("::=", self.at)):
+            if rule == NOTHING or (isinstance(rule, Reference) and self.text.startswith("::=", self.at)):
                 self.fail(f'the rule {name} is empty; write what it stands for, or "" for nothing', begin)
             if self.at < len(self.text) and self.text[self.at] not in "\r\n":
                 self.fail(f"unexpected {quote(self.text[self.at])}")
@@ -175,11 +175,11 @@ class _Parser:
         if depth > _DEPTH:
             self.fail(f"groups are nested more than {_DEPTH} deep", begin)
         self.space(lines=True)
-        found = self.choice(depth)
+        inner = self.choice(depth)
         self.space(lines=True)
         if not self.accept(")"):
             self.fail("this group has no end: a ) is missing", begin)
-        return found
+        return inner
 
     def quoted(self) -> Text:
         begin, characters = self.at, list[str]()
@@ -211,14 +211,14 @@ class _Parser:
         if self.text[self.at] != "\\":
             self.at += 1
             return self.text[self.at - 1]
-        if (found := _ESCAPE.match(self.text, self.at)) is None:
+        if (match := _ESCAPE.match(self.text, self.at)) is None:
             self.fail(f"there is no escape {quote(self.text[self.at : self.at + 2])}")
-        number = found[1] or found[2] or found[3]
+        number = match[1] or match[2] or match[3]
         code = int(number, 16) if number else 0
         if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
-            self.fail(f"{found[0]} is no character of Unicode")
-        self.at = found.end()
-        return chr(code) if number else _NAMED.get(found[4], found[4])
+            self.fail(f"{match[0]} is no character of Unicode")
+        self.at = match.end()
+        return chr(code) if number else _NAMED.get(match[4], match[4])
 
     def times(self) -> tuple[int, int | None] | None:
         """How often the item before may come, where that is said."""
@@ -227,22 +227,22 @@ class _Parser:
                 return times
         if not self.text.startswith("{", self.at):
             return None
-        if (found := _TIMES.match(self.text, self.at)) is None:
+        if (match := _TIMES.match(self.text, self.at)) is None:
             self.fail("a repetition is written {2}, {2,} or {2,4}")
-        least = int(found[1])
-        most = least if not found[2] else None if found[3] is None else int(found[3])
-        if (not found[2] and found[3]) or (most is not None and most < least):
-            self.fail(f"the repetition {found[0]} has no sense")
+        least = int(match[1])
+        most = least if not match[2] else None if match[3] is None else int(match[3])
+        if (not match[2] and match[3]) or (most is not None and most < least):
+            self.fail(f"the repetition {match[0]} has no sense")
         if max(least, most or 0) > _MOST:
-            self.fail(f"the repetition {found[0]} asks for more than {_MOST:,}")
-        self.at = found.end()
+            self.fail(f"the repetition {match[0]} asks for more than {_MOST:,}")
+        self.at = match.end()
         return least, most
 
     def name(self) -> str:
-        if (found := _NAME.match(self.text, self.at)) is None:
+        if (match := _NAME.match(self.text, self.at)) is None:
             self.fail(f"expected the name of a rule, not {quote(self.text[self.at])}")
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def accept(self, sign: str) -> bool:
         if not self.text.startswith(sign, self.at):
@@ -253,9 +253,9 @@ class _Parser:
     def space(self, *, lines: bool = False) -> None:
         """Skips blanks and comments, and with `lines` ends of lines."""
         blank = _BLANK_LINES if lines else _BLANK
-        found = blank.match(self.text, self.at)
-        assert found is not None
-        self.at = found.end()
+        match = blank.match(self.text, self.at)
+        assert match is not None
+        self.at = match.end()
 
     def fail(self, reason: str, place: int | None = None) -> NoReturn:
         place = self.at if place is None else place

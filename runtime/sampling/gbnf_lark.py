@@ -23,7 +23,7 @@ def lark_of(text: str) -> str:
 
 def _used(rules: Mapping[str, Node]) -> dict[str, Node]:
     """The rules that `root` refers to, each after those that it refers to unless these refer back to it."""
-    found: dict[str, Node] = {}
+    used: dict[str, Node] = {}
     begun, waiting = {"root"}, [("root", _references(rules["root"]))]
     while waiting:
         name, references = waiting[-1]
@@ -33,9 +33,9 @@ def _used(rules: Mapping[str, Node]) -> dict[str, Node]:
                 waiting.append((other, _references(rules[other])))
                 break
         else:
-            found[name] = rules[name]
+            used[name] = rules[name]
             waiting.pop()
-    return found
+    return used
 
 
 def _references(node: Node) -> Iterator[str]:
@@ -61,7 +61,7 @@ class _Expression(NamedTuple):
     nullable: bool = False
     """Whether the empty text matches."""
     depth: int = 0
-    """Of its groups."""
+    """How deep groups are within one another."""
 
 
 _EMPTY = _Expression("", nullable=True)
@@ -149,18 +149,18 @@ class _Lowering:
 
     def joined(self, parts: Iterable[Node]) -> Iterator[str]:
         """The parts of a sequence; those with expressions that stand beside each other are one lexeme."""
-        found = _EMPTY
+        expression = _EMPTY
         for part in parts:
-            if (longer := _sequence([found, self.expression(part)])) is not None:
-                found = longer
+            if (longer := _sequence([expression, self.expression(part)])) is not None:
+                expression = longer
                 continue
-            if found.text:
-                yield self.lexeme(found)
-            found = self.expression(part) or _EMPTY
-            if found is _EMPTY:
+            if expression.text:
+                yield self.lexeme(expression)
+            expression = self.expression(part) or _EMPTY
+            if expression is _EMPTY:
                 yield self.rule(part)
-        if found.text:
-            yield self.lexeme(found)
+        if expression.text:
+            yield self.lexeme(expression)
 
     def merged(self, options: Iterable[Node]) -> Iterator[Node]:
         """The options of a choice; those with expressions are one, unless that is too long."""
@@ -192,12 +192,14 @@ def _of_characters(node: Text | Class) -> _Expression:
 
 
 def _sequence(parts: Iterable[_Expression | None]) -> _Expression | None:
-    found = _EMPTY
+    expression = _EMPTY
     for part in parts:
-        if part is None or len(found.text) + len(part.text) > _LONGEST:
+        if part is None or len(expression.text) + len(part.text) > _LONGEST:
             return None
-        found = _Expression(found.text + part.text, found.nullable and part.nullable, max(found.depth, part.depth))
-    return found
+        expression = _Expression(
+            expression.text + part.text, expression.nullable and part.nullable, max(expression.depth, part.depth)
+        )
+    return expression
 
 
 def _choice(options: Iterable[_Expression | None]) -> _Expression | None:

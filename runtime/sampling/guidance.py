@@ -43,8 +43,8 @@ def library() -> ModuleType:
 @cache
 def limits() -> LLParserLimits:
     """What one call may take."""
-    found: LLParserLimits = library().LLParserLimits(**_LIMITS)
-    return found
+    chosen: LLParserLimits = library().LLParserLimits(**_LIMITS)
+    return chosen
 
 
 @cache
@@ -60,8 +60,8 @@ if hasattr(os, "register_at_fork"):
 def verdict(grammar: str, *, whole: bool = True) -> Verdict:
     """Whether a grammar, as llguidance writes it, can be used; see `Trials.verdict`."""
     library()
-    found = trials().verdict(grammar, whole=whole)
-    return found if found.message is None else found._replace(message=plain(found.message))
+    judged = trials().verdict(grammar, whole=whole)
+    return judged if judged.message is None else judged._replace(message=plain(judged.message))
 
 
 def compile_error(grammar: str) -> str | None:
@@ -74,16 +74,16 @@ def matcher(grammar: str, vocabulary: LLTokenizer) -> LLMatcher:
 
     It is compiled in a thread with more stack than the trial had. Raises TrigraphError when the trial failed.
     """
-    found = verdict(grammar)
-    if found.message is not None:
-        raise TrigraphError(f"the grammar cannot be used: {found.message}")
+    judged = verdict(grammar)
+    if judged.message is not None:
+        raise TrigraphError(f"the grammar cannot be used: {judged.message}")
 
     def make() -> LLMatcher:
         made: LLMatcher = library().LLMatcher(vocabulary, grammar, log_level=0, limits=limits())
         made.compute_bitmask()  # lets other threads run, as the next question does not, which is quick after this
         return made
 
-    kind = "slow-grammars" if found.seconds > QUICK_SECONDS else "grammars"
+    kind = "slow-grammars" if judged.seconds > QUICK_SECONDS else "grammars"
     with _turns(kind).turn(len(grammar)):
         return deep_threads(kind, 1).submit(make).result()
 

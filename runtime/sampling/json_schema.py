@@ -71,17 +71,17 @@ def enforced(schema: Mapping[str, Any], options: Mapping[str, Any] = MappingProx
     Raises ValueError when none can: it is wrong, or nothing fits it.
     """
     relaxation = _Relaxation(schema)
-    found = relaxation.relaxed(schema, "")
-    assert isinstance(found, dict)
-    check_references(found)
-    error = compile_error(grammar_of(found, options))
+    schema_enforced = relaxation.relaxed(schema, "")
+    assert isinstance(schema_enforced, dict)
+    check_references(schema_enforced)
+    error = compile_error(grammar_of(schema_enforced, options))
     if error is None:
-        return Enforced(found, {**options}, tuple(relaxation.notes))
+        return Enforced(schema_enforced, {**options}, tuple(relaxation.notes))
     options = {**options, "coerce_one_of": True}
-    if "oneOf" not in error or (error := compile_error(grammar_of(found, options))) is not None:
+    if "oneOf" not in error or (error := compile_error(grammar_of(schema_enforced, options))) is not None:
         raise ValueError(error)
     note = Note("", "oneOf", "may be kept to by more than one alternative")
-    return Enforced(found, options, (*relaxation.notes, note))
+    return Enforced(schema_enforced, options, (*relaxation.notes, note))
 
 
 def grammar_of(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -104,8 +104,8 @@ class _Relaxation:
             raise ValueError(f"it is nested more than {_DEPTH} deep")
         self._count_names(schema, place)
         closed = {"additionalProperties": False} if schema in self._closed else {}
-        found = self._rewritten({**schema, **closed}, place)
-        return {key: self._below(key, value, f"{place}/{key}", depth + 1) for key, value in found.items()}
+        rewritten = self._rewritten({**schema, **closed}, place)
+        return {key: self._below(key, value, f"{place}/{key}", depth + 1) for key, value in rewritten.items()}
 
     def _count_names(self, schema: Mapping[str, Any], place: str) -> None:
         names, patterns = schema.get("propertyNames"), schema.get("patternProperties")
@@ -232,15 +232,15 @@ class _Relaxation:
 
     def _disjoint(self, options: Sequence[Any]) -> bool:
         """Whether types, or a property that all require, tell the options apart, so that one of them at most fits."""
-        found = [_resolved_option(option, self._root) for option in options]
-        if not all(isinstance(option, Mapping) for option in found):
+        resolved = [_resolved_option(option, self._root) for option in options]
+        if not all(isinstance(option, Mapping) for option in resolved):
             return False
-        types = [option.get("type") for option in found]
+        types = [option.get("type") for option in resolved]
         if all(isinstance(name, str) for name in types) and len({*types}) == len(types):
             return not {"integer", "number"} <= {*types}
-        required = [option.get("required") for option in found]
+        required = [option.get("required") for option in resolved]
         names = required[0] if required and all(isinstance(names, list) for names in required) else []
-        return any(all(name in others for others in required) and _tells(name, found) for name in names)
+        return any(all(name in others for others in required) and _tells(name, resolved) for name in names)
 
 
 def _resolved_option(option: Any, root: Mapping[str, Any]) -> Any:

@@ -29,10 +29,10 @@ def check_references(schema: Mapping[str, Any]) -> None:
 
 
 def check_lark(text: str) -> None:
-    """The same for the JSON schemas in a Lark grammar."""
-    for found in _WITHIN_LARK.finditer(text):
+    """Raises ValueError for such a chain in a JSON schema of a Lark grammar."""
+    for match in _WITHIN_LARK.finditer(text):
         try:
-            schema, _ = json.JSONDecoder().raw_decode(text, found.end())
+            schema, _ = json.JSONDecoder().raw_decode(text, match.end())
         except (ValueError, RecursionError):  # which is the compiler's to name
             continue
         check_references(schema)

@@ -13,11 +13,11 @@ _TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]+)?(Z|[+-]{_CLOCK})"
 def _units(*letters: str) -> str:
     """Numbers with one or more of the units, each next to the one before it."""
     rest = ""
-    found = []
+    units = []
     for letter in reversed(letters):
         rest = f"[0-9]+{letter}({rest})?" if rest else f"[0-9]+{letter}"
-        found.append(rest)
-    return f"({'|'.join(found)})"
+        units.append(rest)
+    return f"({'|'.join(units)})"
 
 
 _HOURS = f"T{_units('H', 'M', 'S')}"

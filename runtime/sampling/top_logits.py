@@ -28,8 +28,8 @@ def top_logits(logits: NDArray[np.float32], k: int) -> tuple[list[int], list[flo
         logits = logits.copy()  # ctypes takes contiguous memory that could be written
     k = min(k, size)
     ids, values = (ctypes.c_int64 * k)(), (ctypes.c_float * k)()
-    found = function(ctypes.c_float.from_buffer(logits.data), size, k, ids, values)
-    return ids[:found], values[:found]
+    count = function(ctypes.c_float.from_buffer(logits.data), size, k, ids, values)
+    return ids[:count], values[:count]
 
 
 @cache
@@ -43,7 +43,7 @@ def _function() -> Any:
 
 
 def _top_logits(logits: NDArray[np.float32], k: int) -> tuple[list[int], list[float]]:
-    """The same in NumPy."""
+    """The k largest logits and their ids, in NumPy."""
     if np.isnan(logits).any():
         return [int(logits.argmax())], [np.nan]
     if k < len(logits):

@@ -22,7 +22,7 @@ from trigraph.runtime.sampling.turns import Turns
 STACK = 8 << 20
 """Bytes of stack that a trial may take; who compiles the same grammar later has twice as much."""
 QUICK_SECONDS, SECONDS = 0.1, 5.0
-"""Of the processor's time that most trials take, and that they may take."""
+"""The seconds of processor time that most trials take, and that they may take."""
 
 _PROGRAM = Path(__file__).with_name("trial_process.py")
 _MAX_MEMORY = 1 << 30  # bytes of the process
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
     message: str | None
     """Why not, as llguidance says it, if so."""
     seconds: float = 0.0
-    """Of the processor's time that it took."""
+    """The seconds of processor time that it took."""
     tried: bool = True
     """Whether the trial came to an end of its own."""
 
@@ -69,18 +69,18 @@ class Trials:
             with lane.turns.turn(len(grammar)):
                 if (known := self._known.get(key)) is not None:  # by somebody else, while this one waited
                     return known
-                if (found := lane.tried(request)) is not None:
-                    return self._learned(key, found)
+                if (verdict := lane.tried(request)) is not None:
+                    return self._learned(key, verdict)
         return self._learned(
             key, Verdict(f"compiling it takes more than {SECONDS:g} seconds; make it simpler", SECONDS, False)
         )
 
-    def _learned(self, key: bytes, found: Verdict) -> Verdict:
+    def _learned(self, key: bytes, verdict: Verdict) -> Verdict:
         with self._learning:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
-            self._known[key] = found
-        return found
+            self._known[key] = verdict
+        return verdict
 
 
 @dataclass

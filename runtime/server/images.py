@@ -43,7 +43,7 @@ def image_part(data: str, place: str) -> dict[str, Any]:
 
 
 def part_of_url(url: str | None, place: str) -> dict[str, Any]:
-    """The same of a data URI, or of bare base64. Raises ApiError for other URLs: nothing is fetched."""
+    """The image in a data URI, or in bare base64. Raises ApiError for other URLs: nothing is fetched."""
     if url is None:
         raise ApiError(f"{place} is missing; {_REMEDY}", param=place, code="missing_required_parameter")
     scheme = _SCHEME.match(url[:_MOST_HEAD])
@@ -88,7 +88,7 @@ def read_images(reader: ImageReader | None, images: Sequence[SentImage], most: i
             code=_CODE,
         )
     files = [_bytes(image, reader.limits.bytes) for image in images]
-    found, until = [], time.monotonic() + _MOST_SECONDS
+    decoded, until = [], time.monotonic() + _MOST_SECONDS
     for image, data in zip(images, files, strict=True):
         if time.monotonic() > until:
             raise ApiError(
@@ -97,10 +97,10 @@ def read_images(reader: ImageReader | None, images: Sequence[SentImage], most: i
                 code=_CODE,
             )
         try:
-            found.append(reader.read(data, image.place))
+            decoded.append(reader.read(data, image.place))
         except ImageError as error:
             raise ApiError(str(error), param=image.place, code=_CODE) from error
-    return found
+    return decoded
 
 
 def _bytes(image: SentImage, most: int) -> bytes:

@@ -43,11 +43,11 @@ class Generation:
     drafted: int = 0
     """Tokens that were drafted so far."""
     accepted: int = 0
-    """Those of them that were accepted."""
+    """Drafted tokens that were accepted."""
     metrics: Metrics | None = None
     """What is told how far it has come."""
     image_tokens: int = 0
-    """Those of the prompt."""
+    """The image tokens of the prompt."""
     shares_prompt: bool = False
     """Whether it is another completion of the prompt before it."""
     announces_prompt: bool = False
@@ -118,7 +118,7 @@ class Generation:
         return "".join(event.text for event in self.events if isinstance(event, Content))
 
     def logprobs(self, start: int = 0) -> list[TokenLogprob]:
-        """Those of the tokens from number `start` on, a final stop token left out."""
+        """The log-probabilities of the tokens from number `start` on, a final stop token left out."""
         return self.request.logprobs[start : len(self.request.ids)]
 
     def _count(self) -> None:

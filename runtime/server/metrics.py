@@ -136,15 +136,15 @@ class Metrics:
         if request.first_token is None:
             return
         inference = stats.prompt_seconds + stats.seconds
-        found = {
+        observed = {
             "e2e_request_latency_seconds": stats.waiting_seconds + inference,
             "request_decode_time_seconds": stats.seconds,
             "request_inference_time_seconds": inference,
             "request_generation_tokens": stats.tokens,
         }
         if stats.tokens > 1:
-            found["request_time_per_output_token_seconds"] = stats.seconds / (stats.tokens - 1)
-        for name, value in found.items():
+            observed["request_time_per_output_token_seconds"] = stats.seconds / (stats.tokens - 1)
+        for name, value in observed.items():
             self._histograms[name].observe(value)
 
     def _begun(self, request: Handle, shares_prompt: bool) -> None:

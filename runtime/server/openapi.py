@@ -24,14 +24,14 @@ def describe(app: FastAPI, bodies: Mapping[str, type[Schema]]) -> None:
 
 
 def _description(app: FastAPI, bodies: Mapping[str, type[Schema]]) -> dict[str, Any]:
-    found = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    description = get_openapi(title=app.title, version=app.version, routes=app.routes)
     references, definitions = models_json_schema(
         [(schema, "validation") for schema in bodies.values()], ref_template="#/components/schemas/{model}"
     )
-    found.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+    description.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
     for path, schema in bodies.items():
         content = {"application/json": {"schema": references[schema, "validation"]}}
-        operation = found["paths"][path]["post"]
+        operation = description["paths"][path]["post"]
         operation["requestBody"] = {"required": True, "content": content}
         operation["responses"]["4XX"] = {"description": "What is wrong with the request"}
-    return found
+    return description

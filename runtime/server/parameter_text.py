@@ -74,11 +74,11 @@ class ParameterText:
             raise ValueError(f"the parameter {quote(place)} refers to more than {_MOST} schemas")
         if len(followed) > _DEPTH:
             raise ValueError(f"the references of the parameter {quote(place)} lead more than {_DEPTH} deep")
-        found = self._allowed(schema, kind, place, followed)
-        self._length += len(found or "")
+        allowed = self._allowed(schema, kind, place, followed)
+        self._length += len(allowed or "")
         if self._length > _LONGEST:
             raise ValueError(f"the texts and patterns of its parameters have more than {_LONGEST:,} characters")
-        return found
+        return allowed
 
     def _allowed(self, schema: Any, kind: str, place: str, followed: tuple[str, ...]) -> str | None:
         if not isinstance(schema, Mapping):
@@ -117,10 +117,10 @@ class ParameterText:
                 raise ValueError(
                     f"a pattern of the parameter {quote(place)} has more than {_LONGEST_PATTERN:,} characters"
                 )
-            if (found := searched(pattern)) is None:
+            if (expression := searched(pattern)) is None:
                 self.notes.append(Note(f"/properties/{place}", "pattern", "is not enforced"))
             else:
-                parts.append(found)
+                parts.append(expression)
         least, most = schema.get("minLength"), schema.get("maxLength")
         if least is not None or most is not None:
             parts.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
@@ -147,10 +147,10 @@ def _branches(pattern: str) -> list[str]:
 
 def _marks(pattern: str) -> list[tuple[str, bool, int]]:
     """Each character, whether it is neither escaped nor in a class, and how many groups it stands in."""
-    found, depth, escaped, within = [], 0, False, False
+    marks, depth, escaped, within = [], 0, False, False
     for character in pattern:
         free = not escaped and not within
-        found.append((character, free, depth))
+        marks.append((character, free, depth))
         if escaped:
             escaped = False
         elif character == "\\":
@@ -161,7 +161,7 @@ def _marks(pattern: str) -> list[tuple[str, bool, int]]:
             within = True
         else:
             depth += (character == "(") - (character == ")")
-    return found
+    return marks
 
 
 def _escaped(pattern: str, place: int) -> bool:

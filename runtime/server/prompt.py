@@ -210,7 +210,7 @@ def _with_effort(template: ChatTemplate, settings: Settings, variables: Mapping[
 
 
 def _characters(value: Any) -> int:
-    """Those of all strings in a JSON value."""
+    """The characters of all strings in a JSON value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):

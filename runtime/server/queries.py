@@ -43,12 +43,12 @@ def tokenize(model: ServedModel, body: bytes) -> dict[str, Any]:
         check_length(model.engine, ids, "content", counted=True)
     else:
         raise ApiError("content is missing; give a text, or messages", param="content")
-    found: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model.engine.context}
+    answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model.engine.context}
     if fields.with_pieces:
-        found["tokens"] = [{"id": token, "piece": tokenizer.spell([token])} for token in ids]
+        answer["tokens"] = [{"id": token, "piece": tokenizer.spell([token])} for token in ids]
     if fields.return_token_strs:
-        found["token_strs"] = [tokenizer.spell([token]) for token in ids]
-    return found
+        answer["token_strs"] = [tokenizer.spell([token]) for token in ids]
+    return answer
 
 
 def tokenizer_info(model: ServedModel) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class ToolChoice:
     """Which calls a reply may and must have."""
 
     tools: Sequence[Mapping[str, Any]] = ()
-    """Those that may be called, in OpenAI's form."""
+    """The tools that may be called, in OpenAI's form."""
     required: bool = False
     named: str | None = None
     """The one that must be called."""
@@ -110,8 +110,8 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
     text = constraint.grammar()
     if not text.startswith("{"):
         return {"lark_grammar": text}
-    found: dict[str, Any] = json.loads(text)["grammars"][0]
-    return found
+    grammar: dict[str, Any] = json.loads(text)["grammars"][0]
+    return grammar
 
 
 class _Calls:
@@ -227,11 +227,11 @@ def _within(schema: Any, name: str) -> Any:
         return [_within(part, name) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found = {key: _within(value, name) for key, value in schema.items()}
+    rewritten = {key: _within(value, name) for key, value in schema.items()}
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
-        found["$ref"] = f"#/$defs/{name}{reference[1:]}"
-    return found
+        rewritten["$ref"] = f"#/$defs/{name}{reference[1:]}"
+    return rewritten
 
 
 def _refusal(function: Mapping[str, Any], reason: ValueError) -> Exception:

@@ -137,13 +137,13 @@ def _metrics(app: App) -> Callable[[], Awaitable[Response]]:
 
 def _models(app: App) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def models() -> dict[str, Any]:
-        found = app.described()
+        listed = app.described()
         return {
             "object": "list",
-            "data": found,
-            "models": [brief(model) for model in found],
-            "first_id": found[0]["id"],
-            "last_id": found[-1]["id"],
+            "data": listed,
+            "models": [brief(model) for model in listed],
+            "first_id": listed[0]["id"],
+            "last_id": listed[-1]["id"],
             "has_more": False,
         }
 
@@ -169,11 +169,11 @@ def _value(function: Callable[[ServedModel], Any]) -> Callable[[App], Callable[.
 
     def of(app: App) -> Callable[..., Awaitable[Any]]:
         async def endpoint(model: str | None = None) -> Any:
-            found = await app.named(model)
+            served = await app.named(model)
             try:
-                return function(found)
+                return function(served)
             finally:
-                app.left(found, used=False)
+                app.left(served, used=False)
 
         endpoint.__name__ = function.__name__
         return endpoint

@@ -69,8 +69,8 @@ class Security:
             given = _key(headers).encode()
             matches = [hmac.compare_digest(given, key) for key in self._keys]  # all of them, for the same time
             if True not in matches:
-                found = "wrong" if given else "missing"
-                raise ApiError(f"the API key is {found}; {_KEY_REMEDY}", 401, code="invalid_api_key")
+                what = "wrong" if given else "missing"
+                raise ApiError(f"the API key is {what}; {_KEY_REMEDY}", 401, code="invalid_api_key")
 
     def _check_page(self, headers: Headers) -> None:
         host = headers.get("host", "")

@@ -45,10 +45,10 @@ class Tools:
 
     @classmethod
     def of(cls, tools: Iterable[Mapping[str, Any]]) -> Tools:
-        """Those of a request, in the form of the Responses API. Raises ApiError for a name or grammar of no use."""
-        found = cls()
-        found._add(tools, None)
-        return found
+        """The tools of a request, in the form of the Responses API. Raises ApiError for a name or grammar of no use."""
+        made = cls()
+        made._add(tools, None)
+        return made
 
     def choice(self, wanted: str | Mapping[str, Any] | None, *, parallel: bool) -> ToolChoice:
         """The functions that may be called, and whether one must be. Raises ApiError for an unknown choice."""

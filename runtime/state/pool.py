@@ -27,7 +27,7 @@ class Pool:
         return self.size - len(self._references)
 
     def unused(self, count: int) -> range:
-        """Those of the next `count` numbers that were never taken."""
+        """The next `count` numbers that were never taken."""
         missing = max(0, count - len(self._returned))
         return range(self._unused, min(self._unused + missing, self.size))
 
@@ -37,10 +37,10 @@ class Pool:
             return
         self.reclaim(count)
         if count > self.free:
-            found = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
+            shortage = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
             if not self.free:
-                found = f"all {self.size} {self._noun} are in use"
-            raise TrigraphError(f"{found}; release sequences or load with more `{self._knob}`")
+                shortage = f"all {self.size} {self._noun} are in use"
+            raise TrigraphError(f"{shortage}; release sequences or load with more `{self._knob}`")
 
     def take(self) -> int:
         """A number with one reference. Raises TrigraphError when none is free."""

@@ -85,5 +85,5 @@ class Budgets:
 
 
 def _bytes(tensors: Iterable[StateTensor], rows: str) -> int:
-    """Of one slot or page."""
+    """The bytes of one slot or page."""
     return max(1, sum(tensor.item_bytes for tensor in tensors if tensor.dims[0] == rows))

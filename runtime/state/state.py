@@ -97,9 +97,9 @@ class State:
                 for tensor in tensors
             }
         self.recurrent = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "slots"}
-        """Those of `buffers` with a row for each slot."""
+        """The ones of `buffers` with a row for each slot."""
         self.paged = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"}
-        """Those of `buffers` with a row for each KV page."""
+        """The ones of `buffers` with a row for each KV page."""
         self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
         self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
         self.slots_ahead = MemoryAhead(self.slots, partial(_populate_slot, self.recurrent))

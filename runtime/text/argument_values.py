@@ -34,7 +34,7 @@ class Value:
         self._parts: list[str] = []  # what was not passed on
         self._quote = '"'
         # The line breaks beside tags are the tags'.
-        self._line_break = next((found for found in ("\r\n", "\n") if space.startswith(found)), "")
+        self._line_break = next((line_break for line_break in ("\r\n", "\n") if space.startswith(line_break)), "")
         self._gap = [space[len(self._line_break) :]]  # white space that may stand before a tag
         self.inline = "\n" not in space
         """Whether it is still in the line of its tag."""
@@ -141,11 +141,11 @@ def _python(text: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that are none
-            found = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
-        found.encode()
+            as_json = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        as_json.encode()
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
-    return found
+    return as_json
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -43,12 +43,12 @@ class ControlNames:
     def pieces(self, text: str) -> Iterator[tuple[str, bool]]:
         """The text between control tokens, without marks, and the names of those; each with whether it is a name."""
         place = 0
-        for found in self._name.finditer(text):
-            yield text[place : found.start()].replace(MARK, ""), False
-            yield found[0], True
-            place = found.end()
+        for match in self._name.finditer(text):
+            yield text[place : match.start()].replace(MARK, ""), False
+            yield match[0], True
+            place = match.end()
         yield text[place:].replace(MARK, ""), False
 
 
-def _with_mark(found: re.Match[str]) -> str:
-    return found[0][0] + MARK + found[0][1:]
+def _with_mark(match: re.Match[str]) -> str:
+    return match[0][0] + MARK + match[0][1:]

@@ -49,13 +49,13 @@ class Cuts:
         """The text in parts of some thousand characters. Raises TrigraphError where one cannot be cut for very long."""
         start = 0
         while len(text) - start > PART:
-            found = self._place.search(text, start + PART, start + MOST_UNCUT)
-            if found is None and len(text) - start > MOST_UNCUT:
+            cut = self._place.search(text, start + PART, start + MOST_UNCUT)
+            if cut is None and len(text) - start > MOST_UNCUT:
                 raise TrigraphError(
                     f"the text has {MOST_UNCUT:,} characters without a space or a line break, from number {start:,} on;"
                     " break them up"
                 )
-            end = len(text) if found is None else found.end()
+            end = len(text) if cut is None else cut.end()
             yield text[start:end]
             start = end
         yield text[start:]

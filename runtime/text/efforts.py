@@ -26,9 +26,9 @@ def efforts_note(taken: Sequence[str]) -> str | None:
     """What the log says of a template that does not take every effort but `none`, which turns reasoning off."""
     readings: dict[str, list[str]] = {}
     for effort in EFFORTS[1:]:
-        if (found := nearest_effort(effort, taken)) != effort:
-            readings.setdefault(found, []).append(effort)
+        if (nearest := nearest_effort(effort, taken)) != effort:
+            readings.setdefault(nearest, []).append(effort)
     if not readings:
         return None
-    read = ", ".join(f"{' and '.join(efforts)} as {found}" for found, efforts in readings.items())
+    read = ", ".join(f"{' and '.join(efforts)} as {nearest}" for nearest, efforts in readings.items())
     return f"the chat template takes the reasoning efforts {', '.join(taken)}; it is given {read}"

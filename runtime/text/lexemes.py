@@ -25,7 +25,7 @@ TAGS = {
     "xml": (CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END),
     "json": (CALL, CALL_END),
 }
-"""Those of a family of calls."""
+"""The tags of a family of calls."""
 TEXT, SPACE, FENCE, END = "text", "space", "fence", "end"
 SPACES = " \t\r\n"
 _LONGEST = 256  # characters of a name in a tag, and of the line that begins a code block
@@ -127,11 +127,11 @@ class Lexemes:
 
     def spaces(self) -> Parsing[str]:
         """Reads the white space that comes next."""
-        found = []
+        spaces = []
         while (lexeme := (yield from self.next())).kind == SPACE:
-            found.append(lexeme.text)
+            spaces.append(lexeme.text)
         self.back(lexeme)
-        return "".join(found)
+        return "".join(spaces)
 
     def solid(self, read: list[Lexeme]) -> Parsing[Lexeme]:
         """The next one that is no white space; it and white space before it are added to `read`."""

@@ -141,11 +141,11 @@ class ReplyParser:
     def _content(self, passage: Passage) -> Parsing[None]:
         fresh = True  # whether a line begins here, or a call has just ended
         while (lexeme := (yield from self._lexemes.next())).kind != END:
-            found = yield from self._opens(lexeme, fresh)
+            opened = yield from self._opens(lexeme, fresh)
             fresh = fresh and lexeme.kind == SPACE
-            if found == "cut":
+            if opened == "cut":
                 return
-            if found == "call":
+            if opened == "call":
                 fresh = yield from self._call(lexeme, passage)
                 continue
             yield from passage.add(lexeme.text)
@@ -190,13 +190,13 @@ class ReplyParser:
         A call in it is text, unless the block never ends, and the reply ends with the call.
         """
         while not ends(lexeme := (yield from self._lexemes.next())):
-            found = "cut" if lexeme.kind == END else (yield from self._opens(lexeme))
-            if found == "cut":
+            opened = "cut" if lexeme.kind == END else (yield from self._opens(lexeme))
+            if opened == "cut":
                 if lexeme.kind == END:
                     yield from self._end(passage)
                 return False
             text = [lexeme.text]
-            if found == "call":
+            if opened == "call":
                 while not ends(lexeme := (yield from self._lexemes.next())) and lexeme.kind != END:
                     text.append(lexeme.text)
                 self._lexemes.back(lexeme)

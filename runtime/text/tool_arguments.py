@@ -38,7 +38,7 @@ class Arguments:
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Arguments:
         """The arguments of a tool with this JSON schema."""
-        found = cls()
+        made = cls()
         waiting, seen = [(parameters, True)], set[int]()
         while waiting:
             schema, always = waiting.pop(0)
@@ -47,16 +47,16 @@ class Arguments:
             seen.add(id(schema))
             for name, value in _mapping(schema.get("properties")).items():
                 both = "allOf" if always else "anyOf"
-                found.schemas[name] = {both: [found.schemas[name], value]} if name in found.schemas else value
+                made.schemas[name] = {both: [made.schemas[name], value]} if name in made.schemas else value
             if always:
-                found.required.update(name for name in _list(schema.get("required")) if isinstance(name, str))
+                made.required.update(name for name in _list(schema.get("required")) if isinstance(name, str))
             waiting += [(part, always) for part in _list(schema.get("allOf"))]
             options = [part for key in ("anyOf", "oneOf") for part in _list(schema.get(key))]
             waiting += [(part, False) for part in options]
-            found.exact = found.exact and not options
+            made.exact = made.exact and not options
             if isinstance(reference := schema.get("$ref"), str):
                 waiting.append((resolved(reference, parameters), always))
-        return found
+        return made
 
 
 def types_of(name: str, parameters: Mapping[str, Any]) -> set[str]:

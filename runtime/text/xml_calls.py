@@ -76,14 +76,14 @@ class XmlCalls:
         """
         read: list[Lexeme] = []
         function = (yield from self._lexemes.solid(read)) if lexeme.kind == CALL else lexeme
-        found = "text"
+        opened = "text"
         if function.kind == END and self._lexemes.ended == "cut":
-            found = "cut"
+            opened = "cut"
         elif function.kind == FUNCTION and (fresh or lexeme.first or function.first):
             after = yield from self._lexemes.solid(read)
-            found = "call" if after.kind in (PARAMETER, FUNCTION_END, CALL_END, END) else "text"
+            opened = "call" if after.kind in (PARAMETER, FUNCTION_END, CALL_END, END) else "text"
         self._lexemes.back(*read)
-        return found
+        return opened
 
     def read(self, lexeme: Lexeme) -> Parsing[str | None]:
         """A call that `lexeme` opens; returns its text where its function is not declared."""
@@ -165,13 +165,13 @@ class XmlCalls:
         read: list[Lexeme] = []
         after = yield from self._lexemes.solid(read)
         cut = after.kind == END and self._lexemes.ended == "cut"
-        found = after.kind in self._ends_before[lexeme.kind]
+        ends = after.kind in self._ends_before[lexeme.kind]
         if after.kind == CALL:
             after = yield from self._lexemes.solid(read)
-        found = found or (self._is_declared(after) and not self._closed)
+        ends = ends or (self._is_declared(after) and not self._closed)
         self._lexemes.back(*read)
         self._cut = self._cut or (cut and lexeme.kind != PARAMETER_END)  # it may have been text
-        return found
+        return ends
 
     def _ends_unclosed(self, lexeme: Lexeme, call: _Call) -> Parsing[bool]:
         """Whether `<parameter=` ends a value that has no closing tag: one that is declared, and given nowhere else."""
@@ -207,12 +207,12 @@ def _named(written: str, declared: Container[str]) -> str:
     """The name that a tag gives: all of it if that is declared, else without quotes and attributes."""
     if written in declared:
         return written
-    found = _NAME.fullmatch(written)
-    return found[2] if found else written
+    match = _NAME.fullmatch(written)
+    return match[2] if match else written
 
 
 def _silent(parsing: Parsing[None]) -> Parsing[None]:
-    """The same without its events."""
+    """Parses without giving events."""
     for event in parsing:
         if event is None:
             yield None

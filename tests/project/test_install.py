@@ -20,7 +20,8 @@ from trigraph import custom_ops
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli.app import app
 from trigraph.runtime.cli.arguments import ModelArguments
-from trigraph.runtime.cli.config_file import read_models, read_options
+from trigraph.runtime.cli.config_file import ConfigFile
+from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -97,11 +98,13 @@ def test_the_example_configuration() -> None:
     group: Any = typer.main.get_command(app)
     command = group.commands["serve"]
     context = command.context_class(command, info_name="serve")
-    options = {name[2:]: p.name for p in command.get_params(context) for name in p.opts if name.startswith("--")}
-    read = read_options(DEPLOY / "server.toml", options)
-    assert (read["port"], read["models_memory"]) == (8080, "40G")
-    models = read_models(DEPLOY / "server.toml", ModelArguments())
-    assert models["large"].context == 65536 and str(models["large"].model).endswith(":Q4_K_M")
+    options = [name[2:] for p in command.get_params(context) for name in p.opts if name.startswith("--")]
+    config = ConfigFile.read(DEPLOY / "server.toml")
+    read = {name: value for name, value, _ in config.options(options)}
+    assert (read["port"], read["models-memory"]) == (8080, "40G")
+    models = config.models(ModelArguments(), SamplingArguments())
+    assert models["large"][0].context == 65536 and str(models["large"][0].model).endswith(":Q4_K_M")
+    assert models["small"][1].temperature == 0.2
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])

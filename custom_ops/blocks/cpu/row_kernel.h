@@ -40,7 +40,7 @@ namespace trigraph::TRIGRAPH_ISA {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Those for int8, nullptr: none. Each list of types is its own unit of compilation.
+// The kernels for int8; nullptr: none. Each list of types is its own unit of compilation.
 const RowKernel* find_frequent_kernel(const std::string& type);
 const RowKernel* find_rare_kernel(const std::string& type);
 const RowKernel* find_interleaved_kernel(const std::string& type);

@@ -78,7 +78,7 @@ __device__ __forceinline__ void quantise(const float* value, int64_t width, int6
 struct Plain {
   const float* x;
   __device__ float operator()(int64_t i) const { return x[i]; }
-  // Those from i on, a multiple of eight.
+  // The eight activations from i on, a multiple of eight.
   __device__ __forceinline__ void eight(int64_t i, float* value) const {
     const float* from = x + i;
     if (reinterpret_cast<uintptr_t>(from) % 16) {

@@ -8,7 +8,7 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Of nearly all files: weights of any of these share a launch.
+// The types of nearly all files: weights of any of these share a launch.
 using CommonTypes = Types<F32, Q8_0, Q4_K, Q5_K, Q6_K>;
 
 // A type's number among others; -1 for none of them.
@@ -65,8 +65,8 @@ struct FewTasks {
 // For weights of CommonTypes alone.
 void few_common(const FewTasks& tasks, cudaStream_t stream);
 
-// The same of rows that are made in the launch: normed, or int8 of rows that are there. `counters`: kRowCounters (see
-// cuda/last_block.cuh).
+// The products of rows that are made in the launch: normed, or int8 of rows that are there. `counters`: kRowCounters
+// (see cuda/last_block.cuh).
 constexpr int64_t kRowCounters = 2;
 void few_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStream_t stream);
 void few_quantised(FewTasks tasks, char* prepared, unsigned* counters, cudaStream_t stream);

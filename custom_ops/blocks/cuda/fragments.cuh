@@ -31,7 +31,7 @@ struct Fragment {
     }
   }
   __device__ __forceinline__ int scale(int run, int half) const { return F::scale(p, run * kScales<F> + half); }
-  // Those of the 16 codes 4 t to 4 t + 3 of a block of 256, a byte each.
+  // The mins of the 16 codes 4 t to 4 t + 3 of a block of 256, a byte each.
   __device__ __forceinline__ uint32_t mins() const {
     uint32_t all = 0;
     for (int i = 0; i < 4; ++i)
@@ -47,7 +47,7 @@ __device__ __forceinline__ void Fragment<Q8_0>::codes(int, uint32_t* word) const
   load_words<2, 2>(p + 2 + 8 * t, word);
 }
 
-// Of a type that has its own words.
+// The fragment of a type that has its own words.
 struct OwnFragment {};
 
 // What Q4_K and Q5_K share: d, dmin, eight scales and eight mins.

@@ -23,7 +23,7 @@ constexpr size_t tile_bytes() {
 template <bool kWide, class... F>
 constexpr size_t kTileBytes = std::max({tile_bytes<kWide, F>()...});
 
-// Of a multiprocessor, which bounds registers: types that are decoded a code at a time need more.
+// How many blocks share a multiprocessor, which bounds registers: types that are decoded a code at a time need more.
 template <class... F>
 constexpr int kTileBlocks = ((kPlain<F> || !kWhole<F> || std::is_base_of_v<OwnFragment, Fragment<F>>) && ...) ? 2 : 1;
 

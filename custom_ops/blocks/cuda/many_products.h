@@ -26,7 +26,7 @@ struct ManyTasks {
   int count, blocks;
 
   ManyTasks(const float* x, const void* prepared, int64_t width);
-  // The same with blocks of wide_tiles.cuh, where types have them.
+  // These tasks with blocks of wide_tiles.cuh, where types have them.
   ManyTasks widened() const;
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t stride, int64_t rows, int64_t row_bytes, float* y);
 };

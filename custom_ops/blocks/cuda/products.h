@@ -15,12 +15,12 @@ enum class Layout {
 
 // Bytes of a prepared row.
 int64_t prepared_bytes(Layout layout, int64_t width);
-// `rows` rows of x as int8.
+// Prepares `rows` rows of x as int8.
 void prepare(const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream);
-// The same of silu(gate) * up, in either layout.
+// Prepares rows of silu(gate) * up, in either layout.
 void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
                    cudaStream_t stream);
-// And of silu(scale * gate).
+// Prepares rows of silu(scale * gate).
 void prepare_gate(Layout layout, const float* gate, float scale, int64_t rows, int64_t width, void* prepared,
                   cudaStream_t stream);
 
@@ -47,7 +47,7 @@ struct ProductKernel : WeightType {
   // Products of a few rows that are not prepared, in one launch (few_products.h), and this type's number there.
   // Weights with the same function share a launch. nullptr: it takes none.
   void (*few)(const FewTasks& tasks, cudaStream_t stream);
-  // The same of many rows (many_products.h).
+  // The products of many rows (many_products.h).
   ManyProducts many;
   int few_type;
   // y [m, n] for m prepared rows and n weight rows of `row_bytes`.

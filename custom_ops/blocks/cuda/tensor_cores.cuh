@@ -28,8 +28,8 @@ __device__ __forceinline__ void half_dots(uint32_t a_g, uint32_t a_g8, uint32_t 
 #endif
 }
 
-// The same for signed bytes with twice the columns of A and rows of B: both halves have the layout above. `a`: of rows
-// g and g + 8 in the first half, then in the second one.
+// Dot products as half_dots makes them, of signed bytes with twice the columns of A and rows of B: both halves have the
+// layout above. `a`: of rows g and g + 8 in the first half, then in the second one.
 __device__ __forceinline__ void run_dots(const uint32_t* a, const uint32_t* b, int* d) {
 #if defined(__CUDACC__)
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

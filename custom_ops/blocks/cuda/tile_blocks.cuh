@@ -147,8 +147,8 @@ __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* 
   }
 }
 
-// The same of `count` blocks of 32 codes, so many bytes apart, which meet 32 activations of one super-block after the
-// other.
+// Adds the products of `count` blocks of 32 codes, so many bytes apart, which meet 32 activations of one super-block
+// after the other.
 template <class F, bool kAlone = false, int kApart = kPieceStride<F>>
 __device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t* lower, int count, const char* x,
                                             const float* const* x_scale, float* chain) {

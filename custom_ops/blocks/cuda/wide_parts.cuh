@@ -24,7 +24,7 @@ struct WideStage {
 template <class F>
 struct WideMemory {
   WideStage<F> stage[2];
-  // Of a thread: two chains that wait for two more, and one for one if there is room for it, else in registers.
+  // What a thread keeps: two chains that wait for two more, and one for one if there is room for it, else in registers.
   static constexpr int kWaiting = F::kBytes % 16 ? 1 : 2;
   float4 waiting[kWaiting][kWideEights][kTileThreads];
 };

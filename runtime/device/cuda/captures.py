@@ -21,7 +21,7 @@ from trigraph.runtime.device.exchange import BoundStep
 _log = logging.getLogger("trigraph.captures")
 
 GRAPHS = ("draft", "verify")
-"""Those whose steps are captured: prefills and images have too many shapes."""
+"""The graphs whose steps are captured: prefills and images have too many shapes."""
 
 _MOST_TOKENS = 64  # of a step that is captured
 _MOST_CAPTURES = 96  # of a session: ONNX Runtime does not give them back before it ends

@@ -42,10 +42,10 @@ def check_provider() -> None:
     options.log_severity_level = 4
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDER], enable_fallback=0)
-        found = session.get_providers()
+        providers = session.get_providers()
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
         raise TrigraphError(f"ONNX Runtime's CUDA provider does not load ({error}); {remedy}") from error
-    if PROVIDER not in found:
+    if PROVIDER not in providers:
         raise TrigraphError(f"ONNX Runtime's CUDA provider does not load: libraries of CUDA are missing; {remedy}")
 
 

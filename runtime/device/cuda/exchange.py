@@ -27,11 +27,11 @@ class _Block:
 
     def views(self, arrays: Mapping[str, CudaArray], start: int) -> Mapping[str, Array]:
         """Arrays like these, which lie together on the device from address `start` on."""
-        found = {}
+        views = {}
         for name, array in arrays.items():
             piece = self.memory[array.address - start : array.address - start + array.nbytes]
-            found[name] = piece.view(array.dtype).reshape(array.shape)
-        return found
+            views[name] = piece.view(array.dtype).reshape(array.shape)
+        return views
 
 
 class Staging:

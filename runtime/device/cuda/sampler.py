@@ -89,9 +89,9 @@ class CudaSampler:
 
     def read(self) -> NDArray[np.int64]:
         """Tokens by number, from pinned memory that is filled when the stream has been waited for."""
-        found: NDArray[Any] = self._found[: len(self._samples)]
-        self._library.copy(found.ctypes.data, self._tokens.address, found.nbytes)
-        return found
+        drawn: NDArray[Any] = self._found[: len(self._samples)]
+        self._library.copy(drawn.ctypes.data, self._tokens.address, drawn.nbytes)
+        return drawn
 
     def seconds(self) -> list[float]:
         """What each step and its samples took, by events on the stream."""

@@ -62,7 +62,7 @@ class CudaWeights:
     def on_device(
         self, mapped: Mapping[str, ort.OrtValue], total: int = 0, progress: Progress = silent
     ) -> dict[str, ort.OrtValue]:
-        """The same weights on the device. Those that no graph has asked for before are copied, into one piece.
+        """The mapped weights, on the device. Those that no graph has asked for before are copied, into one piece.
 
         `progress` is told how many of `total` bytes there are.
         """

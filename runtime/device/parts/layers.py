@@ -16,8 +16,8 @@ _LOOKUP = "BlockGather"  # of which a step reads a few rows
 
 def layer_of(weight: str) -> int | None:
     """The number of the layer that a weight, or a node of a graph, belongs to; None for those of no layer."""
-    found = _LAYER.match(weight)
-    return None if found is None else int(found[1])
+    match = _LAYER.match(weight)
+    return None if match is None else int(match[1])
 
 
 def layer_count(model: ModelProto) -> int:
@@ -37,7 +37,7 @@ def state_by_layer(sizes: Mapping[str, int]) -> Counter[int]:
 
 
 def state_of_layers(names: Iterable[str], layers: int) -> frozenset[str]:
-    """Of state tensors those of the first layers."""
+    """The names of the first layers' state tensors."""
     return frozenset(name for name in names if (part := _STATE.match(name)) and int(part[1]) < layers)
 
 
@@ -62,11 +62,11 @@ def cut(model: ModelProto, layers: int, hidden: int) -> tuple[ModelProto, ModelP
 def leaving(model: ModelProto) -> Mapping[str, int]:
     """By weight of a graph, how many first layers must leave a device before nothing there reads it: above all layers'
     numbers for those that are always read."""
-    found: dict[str, int] = {}
+    leaving_at: dict[str, int] = {}
     for node, level in zip(model.graph.node, _levels(model.graph), strict=True):
         for name in node.input:
-            found[name] = max(found.get(name, 0), level)
-    return {tensor.name: found[tensor.name] for tensor in model.graph.initializer if tensor.name in found}
+            leaving_at[name] = max(leaving_at.get(name, 0), level)
+    return {tensor.name: leaving_at[tensor.name] for tensor in model.graph.initializer if tensor.name in leaving_at}
 
 
 def looked_up(model: ModelProto) -> set[str]:

@@ -48,7 +48,7 @@ class SharedLayer:
     slots: NDArray[np.int32]
     """By expert, its slot or -1."""
     expert_bytes: int
-    """Of one expert."""
+    """The bytes of one expert."""
     stacks: Sequence[Stack] = ()
     """Gates first; none before they are known, and where the device has no slots."""
     used: Counts = field(init=False)
@@ -182,15 +182,15 @@ class MovingExperts:
 
     def _look(self) -> None:
         """Queues what is worth most, and no more than is moved until the next look."""
-        found = []
+        moves = []
         for layer in self._layers.values():
             if layer.stacks:
                 layer.used *= _DECAY
                 layer.used += _take_counts(layer)
-                found += [(gain, layer, come, go) for gain, come, go in layer.swaps()]
-        found.sort(key=lambda swap: -swap[0])
+                moves += [(gain, layer, come, go) for gain, come, go in layer.swaps()]
+        moves.sort(key=lambda swap: -swap[0])
         room = EVERY * len(self._staging)
-        for _, layer, come, go in found:
+        for _, layer, come, go in moves:
             room -= layer.expert_bytes
             if room >= 0:
                 self._queue.append((layer, come, go))

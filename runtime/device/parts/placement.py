@@ -24,7 +24,7 @@ from trigraph.models.names import (
 from trigraph.runtime.device.parts.layers import layer_of, state_by_layer
 
 WORKING_BYTES = 1 << 30
-"""Of a budget, for CUDA itself and for what steps need beside weights and state."""
+"""The part of a budget for CUDA itself, and for what steps need beside weights and state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class ExpertLayer:
     name: str
     experts: int
     expert_bytes: int
-    """Of one of them."""
+    """The bytes of one expert."""
     chosen: int
     """How many a token chooses."""
     head: bool = False
@@ -48,9 +48,9 @@ class Block:
     """A layer of the trunk, without its routed experts: what a GPU need not hold when the CPU computes the layer."""
 
     nbytes: int
-    """Of weights; the first layer's with the embedding, unless a GPU needs that for something else."""
+    """The bytes of weights; the first layer's with the embedding, unless a GPU needs that for something else."""
     read_bytes: int
-    """Of these, what a step reads."""
+    """The bytes of weights that a step reads."""
     state_bytes: int = 0
 
 
@@ -65,7 +65,7 @@ class Weights:
     """The trunk's layers, which `trunk_bytes` includes."""
 
     def divided(self, count: int) -> tuple[Weights, Weights]:
-        """Those of the first layers, so many of them, and all others."""
+        """The weights of the first `count` layers, and all others."""
         size = sum(block.nbytes for block in self.blocks[:count])
         mine = {layer.name for layer in self.layers if layer.block is not None and layer.block < count}
         first, rest = (
@@ -236,8 +236,8 @@ def placed(
     most = free if budget is None else min(budget, free)
     if budget is None and weights.trunk_bytes + state_bytes <= most < weights.trunk_bytes + state_bytes + WORKING_BYTES:
         return nowhere(weights, state_bytes)  # which may just do
-    found = place(weights, state_bytes, most)
-    return replace(found, slots=_no_slots(found.weights)) if all_on_host else found
+    placement = place(weights, state_bytes, most)
+    return replace(placement, slots=_no_slots(placement.weights)) if all_on_host else placement
 
 
 def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int, *, cut: bool) -> TrigraphError:

@@ -220,7 +220,7 @@ class _Plain(NamedTuple):
 
 
 def repacked_weights(mapped: MappedWeights, device: Device) -> RepackedWeights:
-    """Those for a device's kernels. Raises TrigraphError for kernels that read weights as they are."""
+    """The repacked weights for a device's kernels. Raises TrigraphError for kernels that read weights as they are."""
     if not device.is_host:
         raise TrigraphError(f"repacked weights are for the CPU, and the device is {device.name}")
     if device.kernels not in SIDE_BY_SIDE:
@@ -242,11 +242,11 @@ def _plain_bytes(type: str) -> int:
 
 
 def _bytes(name: str, type: str) -> int:
-    found = library_function(name)
-    if found is None:
+    function = library_function(name)
+    if function is None:
         return 0
-    found.argtypes, found.restype = [ctypes.c_char_p], ctypes.c_int64
-    return int(found(type.encode()))
+    function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int64
+    return int(function(type.encode()))
 
 
 def bytes_of_copies(graph: onnx.GraphProto) -> int:

@@ -53,7 +53,7 @@ class Deployed:
     max_replicas: int | None = None
     """More than `replicas`: as many as the requests that wait call for."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Those of `load`."""
+    """The arguments of `load`."""
     router: str = PREFIX_ROUTER
     """The class of Ray Serve's request router."""
 
@@ -186,6 +186,6 @@ def _before_shutdown(act: Callable[[], None]) -> None:
 
 
 def _bind_to_loopback() -> None:
-    """The same for the port of Ray Serve in this process, a replica, which is opened after the replica is made."""
+    """Has the port of Ray Serve in this process, a replica, listen on the loopback address: it is opened later."""
     add_port = serve_replica.add_port_to_grpc_server
     serve_replica.add_port_to_grpc_server = lambda server, address: add_port(server, address.replace("[::]", _LOOPBACK))

@@ -42,8 +42,8 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
         left = left or [*candidate_replicas]
         candidates = [each for each in left if _fits(each, ticket)] or left
         random.shuffle(candidates)  # else all that come at once, before their loads are known, go to the first
-        found = self._place(ticket)
-        near = [each for each in candidates if each.replica_id == found]
+        place = self._place(ticket)
+        near = [each for each in candidates if each.replica_id == place]
         if near and self._requests(near[0]) <= self._slack + min(map(self._requests, candidates)):
             return [near, candidates]
         return [candidates]
@@ -59,12 +59,12 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
 
     def _place(self, ticket: Ticket) -> ReplicaID | None:
         """The replica that got the longest beginning of the ticket's tokens."""
-        found = None
+        place = None
         for key in _keys(ticket):
             if key not in self._places:
                 break
-            found = self._places[key]
-        return found
+            place = self._places[key]
+        return place
 
     def _requests(self, replica: RunningReplica) -> int:
         return self.replica_queue_len_cache.get(replica.replica_id) or 0

@@ -61,7 +61,7 @@ class RemoteEngine(Description):
         self.replicas = replicas
         self.outbox = Outbox()
         self.streams: set[_Stream] = set()
-        """Those that were begun and are not done."""
+        """The streams that were begun and are not done."""
         self._max_waiting = max_waiting
         self._renewing = asyncio.Lock()
 

@@ -65,7 +65,7 @@ class Description:
 
     @classmethod
     def of(cls, engine: Engine) -> Description:
-        """That of an engine."""
+        """The description of an engine."""
         load = engine.load
         return cls(
             engine.tokenizer,
@@ -101,11 +101,11 @@ class Ticket:
     weights: str
     """The hash of the model's weights: tokens of another model mean nothing."""
     fingerprint: str | None = None
-    """That of the replica that began the completion."""
+    """The fingerprint of the replica that began the completion."""
     lost: tuple[str, ...] = ()
     """Names of replicas that had it and were lost."""
     images: SentImages | None = None
-    """Those of the prompt, if it has any."""
+    """The images of the prompt, if it has any."""
     state: bytes | None = None
     """What the replica before gave of it; see Detached."""
 

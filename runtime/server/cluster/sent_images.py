@@ -26,16 +26,16 @@ class SentImages:
 
     spans: tuple[ImageSpan, ...]
     digests: tuple[bytes, ...]
-    """Of size and pixels."""
+    """A hash of the size and pixels of each."""
     pixels: Mapping[bytes, ResizedImage]
     """By digest; of those that the replica knows, none."""
 
     def keys(self, prompt: Sequence[int]) -> list[int]:
         """The prompt's ids, with numbers in the places of images that tell one from another."""
-        found = [*prompt]
+        keyed = [*prompt]
         for span, digest in zip(self.spans, self.digests, strict=True):
-            found[span.start : span.end] = prefix_keys(digest, span.tokens).tolist()
-        return found
+            keyed[span.start : span.end] = prefix_keys(digest, span.tokens).tolist()
+        return keyed
 
 
 class Outbox:
@@ -83,7 +83,7 @@ class Inbox:
                 raise UnknownImagesError(f"the pixels of {len(missing)} images are not here; send them")
             for digest in images.digests:
                 self._kept.move_to_end(digest)
-            found = tuple(self._kept[digest] for digest in images.digests)
+            pixels = tuple(self._kept[digest] for digest in images.digests)
             while self._held > self._budget:
                 self._held -= self._kept.popitem(last=False)[1].pixels.nbytes
-        return ImagePrompt(tuple(ids), images.spans, found)
+        return ImagePrompt(tuple(ids), images.spans, pixels)

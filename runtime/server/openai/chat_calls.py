@@ -16,10 +16,10 @@ def said(generation: Generation, origins: Mapping[str, Origin]) -> Message:
     """The whole message."""
     message = assistant_message(generation.events, cut=True)
     content = message["content"] or (None if message.get("tool_calls") else "")
-    found = {**message, "content": content, "refusal": None, "annotations": []}
+    reply = {**message, "content": content, "refusal": None, "annotations": []}
     if "tool_calls" in message:
-        found["tool_calls"] = [_call(call, origins) for call in message["tool_calls"]]
-    return found
+        reply["tool_calls"] = [_call(call, origins) for call in message["tool_calls"]]
+    return reply
 
 
 class Deltas:

@@ -174,20 +174,20 @@ def as_message(message: ChatMessage, number: int) -> Message:
     if isinstance(content, list):
         shows = message.role in _SHOWING
         content = [_part(part, f"messages[{number}].content[{i}]", shows=shows) for i, part in enumerate(content)]
-    found: dict[str, Any] = {"role": _ROLES.get(message.role, message.role), "content": content}
+    made: dict[str, Any] = {"role": _ROLES.get(message.role, message.role), "content": content}
     for name in ("reasoning_content", "tool_call_id", "name"):
         if (value := getattr(message, name)) is not None:
-            found[name] = value
+            made[name] = value
     calls = [*(message.tool_calls or ())]
     if message.function_call is not None:
         calls.append(ToolCall(function=message.function_call))
     if calls:
-        found["tool_calls"] = [
+        made["tool_calls"] = [
             {"id": call.id, "type": "function", "function": function}
             for call in calls
             if (function := _function(call)) is not None
         ]
-    return found
+    return made
 
 
 def _function(call: ToolCall) -> dict[str, Any] | None:

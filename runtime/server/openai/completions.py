@@ -140,7 +140,7 @@ class Completion(Job):
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def _echoed_logprobs(self, index: int) -> dict[str, Any] | None:
-        """Those of a choice's prompt, where they are asked for."""
+        """The log-probabilities of a choice's prompt, where they are asked for."""
         if not self._scores:
             return None
         score = self._scores[index // self._choices]

@@ -52,5 +52,5 @@ def custom_input(arguments: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    found: str = json.loads(f'"{text}"', strict=False)
-    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    unescaped: str = json.loads(f'"{text}"', strict=False)
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -23,19 +23,19 @@ def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> dic
 
 def completion_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
     """The `logprobs` of a choice of a completion; `offset`: where its first token stands in the text."""
-    found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    lists: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token in logprobs:
         text = tokenizer.spell([token.token])
-        found["tokens"].append(text)
-        found["token_logprobs"].append(_number(token.logprob))
-        found["top_logprobs"].append({tokenizer.spell([other]): _number(value) for other, value in token.top})
-        found["text_offset"].append(offset)
+        lists["tokens"].append(text)
+        lists["token_logprobs"].append(_number(token.logprob))
+        lists["top_logprobs"].append({tokenizer.spell([other]): _number(value) for other, value in token.top})
+        lists["text_offset"].append(offset)
         offset += len(text)
-    return found
+    return lists
 
 
 def prompt_logprobs(tokenizer: Tokenizer, first: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """The same of a prompt, of whose `first` token nothing is known."""
+    """The log-probabilities of a prompt, of whose `first` token nothing is known."""
     text = tokenizer.spell([first])
     rest = completion_logprobs(tokenizer, logprobs, len(text))
     unknown: dict[str, list[Any]] = {

@@ -24,7 +24,7 @@ class OutputLogprobs:
         self._given = 0  # tokens that belong to earlier events
 
     def of(self, event: Event) -> list[TokenLogprob]:
-        """Those of the tokens that an event adds to the content."""
+        """The log-probabilities of the tokens that an event adds to the content."""
         for token in self._request.ids[len(self._ends) :]:
             self._text += self._detokenizer.push(token)
             self._ends.append(len(self._text))

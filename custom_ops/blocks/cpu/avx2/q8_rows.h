@@ -11,7 +11,7 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Of blocks 0, 1, 4 and 5, or 2, 3, 6 and 7, of 32 codes: eight codes of each block, in four vectors.
+// Interleaves blocks 0, 1, 4 and 5, or 2, 3, 6 and 7, of 32 codes: eight codes of each block, in four vectors.
 TRIGRAPH_INLINE void interleave(const Ints* block, Ints* out) {
   const Ints even[2] = {_mm256_unpacklo_epi64(block[0], block[1]), _mm256_unpacklo_epi64(block[4], block[5])};
   const Ints odd[2] = {_mm256_unpackhi_epi64(block[0], block[1]), _mm256_unpackhi_epi64(block[4], block[5])};
@@ -63,7 +63,7 @@ struct alignas(32) Q8Super {
   }
 
  private:
-  // Of four interleaved vectors: two sums for each block.
+  // Two sums for each block of four interleaved vectors.
   TRIGRAPH_INLINE Ints pairs(const Ints* weights, int k) const {
 #if defined(__AVXVNNI__)
     Ints sum = bias[k];
@@ -141,7 +141,7 @@ class Q8Rows {
     return add(_mm256_shuffle_ps(ab, cd, 0x88), _mm256_shuffle_ps(ab, cd, 0xdd));
   }
 
-  // Those of the super-blocks at p.
+  // The chains of the super-blocks at p.
   TRIGRAPH_INLINE void chains(const uint8_t* p, Float8* sum) const {
     Float8 chain[M];
     TRIGRAPH_UNROLL

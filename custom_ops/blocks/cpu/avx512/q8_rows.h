@@ -14,8 +14,8 @@ namespace trigraph::TRIGRAPH_ISA {
 template <>
 inline constexpr int64_t kAhead<Q8_0> = 4096;  // of two rows, which are read side by side
 
-// Of eight blocks of 32 codes, two in each vector: eight codes of each block, in four vectors, whose lanes are those of
-// blocks 0, 2, 1, 3, 4, 6, 5 and 7.
+// Interleaves eight blocks of 32 codes, two in each vector: eight codes of each block, in four vectors, whose lanes are
+// those of blocks 0, 2, 1, 3, 4, 6, 5 and 7.
 TRIGRAPH_INLINE void interleave(const Ints* pair, Ints* out) {
   const Ints even[2] = {_mm512_unpacklo_epi64(pair[0], pair[1]), _mm512_unpacklo_epi64(pair[2], pair[3])};
   const Ints odd[2] = {_mm512_unpackhi_epi64(pair[0], pair[1]), _mm512_unpackhi_epi64(pair[2], pair[3])};
@@ -104,7 +104,7 @@ class Q8Rows {
     return add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
   }
 
-  // Those of rows a and b: two of a and the same two of b in each quarter, 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+  // The chains of rows a and b: two of a and the same two of b in each quarter, 0 and 2, 1 and 3, 4 and 6, 5 and 7.
   template <bool kSingle>
   TRIGRAPH_INLINE void chains(const uint8_t* a, const uint8_t* b, Floats* sum) const {
     constexpr int kBytes = super_bytes<Q8_0>;

@@ -116,7 +116,8 @@ TRIGRAPH_INLINE void row_codes(Q6_K, const uint8_t* p, Ints* code) {
   }
 }
 
-// Of the Q4_K or Q5_K block that each quad is the head of: scales 0 to 3, mins 0 to 3, scales 4 to 7, mins 4 to 7.
+// The scales and mins of the Q4_K or Q5_K block that each quad is the head of: scales 0 to 3, mins 0 to 3, scales 4 to
+// 7, mins 4 to 7.
 TRIGRAPH_INLINE Ints unpacked_scales(Ints head) {
   const Ints low = both(head, bytes(63));
   const Ints last = _mm512_srlv_epi32(_mm512_shuffle_epi32(head, _MM_PERM_DDDD), _mm512_set4_epi32(0, 4, 0, 0));

@@ -39,7 +39,7 @@ TRIGRAPH_INLINE void add_chains(const uint8_t* w, const float* x, int chains, vf
     }
 }
 
-// The same of a tile: M activation rows and kColumns rows of float32 weights, kSuper apart.
+// Adds the products of a tile: M activation rows and kColumns rows of float32 weights, kSuper apart.
 template <int M>
 void add_tile(const float* w, const float* const* x, int chains, vf (*sum)[kColumns]) {
   for (int p = 0; p < kParts; ++p)

@@ -81,12 +81,12 @@ TRIGRAPH_INLINE void signed_codes(Ints signs, Ints* code) {
 
 // Scales 2 s + 1 of four bytes s, one for each of four runs.
 TRIGRAPH_INLINE Ints odd_scales(Ints s) { return either(left16(s, 1), bytes(1)); }
-// The same of nibbles, those of bytes 2 k and 2 k + 1.
+// Odd scales of nibbles, those of bytes 2 k and 2 k + 1.
 TRIGRAPH_INLINE Ints nibble_scales(Ints packed, uint32_t k) {
   const Ints twice = in_lane(packed, 0x01010000u + k * 0x02020202u);
   return odd_scales(either(both(twice, ints(0x000f000f)), both(right16(twice, 4), ints(0x0f000f00))));
 }
-// The same of the highest four bits of four lanes.
+// Odd scales of the highest four bits of four lanes.
 TRIGRAPH_INLINE Ints top_scales(const Ints* word) {
   const auto top = [](Ints x) TRIGRAPH_INLINE_LAMBDA { return right32(x, 28); };
   const Ints low = either(top(word[0]), left32(top(word[1]), 8));

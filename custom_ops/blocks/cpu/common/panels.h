@@ -13,7 +13,7 @@ constexpr bool kRare = is_one_of<F>(Types<IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS
 template <class F>
 constexpr bool kManyByPanels = is_one_of<F>(RareTypes()) && !std::is_same_v<F, Q4_0>;
 
-// Of weights as in a file (At is const uint8_t*) or interleaved, with up to kGroup activation rows.
+// Products of weights as in a file (At is const uint8_t*) or interleaved, with up to kGroup activation rows.
 template <class F, class At>
 void int8_panels(At w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m, float* const* y);
 

@@ -64,7 +64,7 @@ struct TilePanel {
   Ints scale[kRuns][kTiles], second[Int8Pair<F>::kDigits][kTiles];  // `second`: mins of eight runs, or else scales
   Floats d[kSuper / kStep<F>][kTiles], minus_dmin[kSuper / kStep<F>][kTiles];
 
-  // Of rows that lie `stride` bytes apart.
+  // Unpacks rows that lie `stride` bytes apart.
   void unpack(const uint8_t* p, int64_t stride, int blocks) {
     TRIGRAPH_LOOP
     for (int t = 0; t < kTiles; t += 2, p += kRowLanes * stride) {
@@ -91,7 +91,7 @@ struct TilePanel {
     each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA { add_value(x[i], S[i][t], T[i][t], step, t, chain[i] + t); });
   }
 
-  // The same of a step of 256.
+  // Adds the products of a step of 256.
   template <int N>
   TRIGRAPH_INLINE void add_super(const Int8Pair<F>* x, Floats (*chain)[kTiles]) const {
     Ints S[N][kTiles];
