@@ -80,12 +80,14 @@ page: $(VENV)/.build
 	$(BIN)/python tools/page_bundle/libraries.py
 
 # The links give mypy and the documentation the folders under their import names.
-build/src/trigraph:
-	mkdir -p $@
-	cd $@ && for name in $(SUBPACKAGES); do ln -sfn ../../../$$name $$name; done
+TREE := build/src/trigraph/__init__.py
+$(TREE):
+	mkdir -p $(@D)
+	cd $(@D) && for name in $(SUBPACKAGES) src/trigraph/__init__.py src/trigraph/py.typed; do \
+	  ln -sfn ../../../$$name .; done
 
 # The site, in build/site. A dead link fails.
-docs: $(VENV)/.docs build/src/trigraph
+docs: $(VENV)/.docs $(TREE)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 # clang-tidy reads what changed, and all of it when a header did.
@@ -94,7 +96,7 @@ $(TIDIED): build/lint/%.tidied: %.cu $(filter %.h %.cuh,$(CXX_FORMATTED)) .clang
 	$(BIN)/clang-tidy --quiet -p build/lint $<
 	@mkdir -p $(@D) && touch $@
 
-lint: $(VENV)/.lint build/src/trigraph $(TIDIED)
+lint: $(VENV)/.lint $(TREE) $(TIDIED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
