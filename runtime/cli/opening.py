@@ -11,6 +11,11 @@ from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse_bytes
 from trigraph.runtime.cli.console import progress_bars, say
 
+_NO_HEAD = (
+    "note: the file has no MTP head, the layer that drafts: drafts come from repetitions of the text alone; repositories "
+    "with MTP in their names have files with it, such as unsloth/Qwen3.6-35B-A3B-MTP-GGUF, and --mtp takes one beside"
+)
+
 
 def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int | None = None) -> dict[str, Any]:
     """What `load` is called with, beside the model's path."""
@@ -53,6 +58,8 @@ def open_engine(
         explain_bus_errors()
     for notice in engine.model.notices:
         say(f"note: {notice}")
+    if speculation and engine.model.no_draft is not None:
+        say(_NO_HEAD)
     if engine.model.device.reason is not None:
         say(f"note: running on the CPU: {engine.model.device.reason}")
     if verbose:
