@@ -83,8 +83,7 @@ page: $(VENV)/.build
 TREE := build/src/trigraph/__init__.py
 $(TREE):
 	mkdir -p $(@D)
-	cd $(@D) && for name in $(SUBPACKAGES) src/trigraph/__init__.py src/trigraph/__main__.py src/trigraph/py.typed; do \
-	  ln -sfn ../../../$$name .; done
+	cd $(@D) && for name in $(SUBPACKAGES) $(wildcard src/trigraph/*.*); do ln -sfn ../../../$$name .; done
 
 # The site, in build/site. A dead link fails.
 docs: $(VENV)/.docs $(TREE)
