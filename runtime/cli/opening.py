@@ -12,8 +12,8 @@ from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse
 from trigraph.runtime.cli.console import progress_bars, say
 
 _NO_HEAD = (
-    "note: the model has no MTP head, the layer that drafts: drafts come from repetitions of the text alone; files with "
-    "a head are in repositories like unsloth/Qwen3.6-35B-A3B-MTP-GGUF, and --mtp names a file with the head alone"
+    "note: the model has no MTP head, the layer that drafts: drafts come from repetitions of the text alone; files "
+    "with a head are in repositories like unsloth/Qwen3.6-35B-A3B-MTP-GGUF, and --mtp names a file with the head alone"
 )
 
 
