@@ -10,6 +10,7 @@ from trigraph.custom_ops import explain_bus_errors
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse_bytes
 from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.requests.draft_length import OFF
 
 _NO_HEAD = (
     "note: the model has no MTP head, the layer that drafts: drafts come from repetitions of the text alone; files "
@@ -58,7 +59,7 @@ def open_engine(
         explain_bus_errors()
     for notice in engine.model.notices:
         say(f"note: {notice}")
-    if speculation and engine.model.no_draft is not None:
+    if speculation and engine.model.no_draft not in (None, OFF):
         say(_NO_HEAD)
     if engine.model.device.reason is not None:
         say(f"note: running on the CPU: {engine.model.device.reason}")
