@@ -80,12 +80,13 @@ page: $(VENV)/.build
 	$(BIN)/python tools/page_bundle/libraries.py
 
 # The links give mypy and the documentation the folders under their import names.
-build/src/trigraph:
-	mkdir -p $@
-	cd $@ && for name in $(SUBPACKAGES); do ln -sfn ../../../$$name $$name; done
+TREE := build/src/trigraph/__init__.py
+$(TREE):
+	mkdir -p $(@D)
+	cd $(@D) && for name in $(SUBPACKAGES) $(wildcard src/trigraph/*.*); do ln -sfn ../../../$$name .; done
 
 # The pages that are made from the source, and the site, in build/site. A dead link fails.
-docs: $(VENV)/.docs build/src/trigraph
+docs: $(VENV)/.docs $(TREE)
 	$(BIN)/python tools/docs_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
@@ -95,7 +96,7 @@ $(TIDIED): build/lint/%.tidied: %.cu $(filter %.h %.cuh,$(CXX_FORMATTED)) .clang
 	$(BIN)/clang-tidy --quiet -p build/lint $<
 	@mkdir -p $(@D) && touch $@
 
-lint: $(VENV)/.lint build/src/trigraph $(TIDIED)
+lint: $(VENV)/.lint $(TREE) $(TIDIED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -147,6 +148,7 @@ sass: $(VENV)/.sass
 cuda: $(VENV)/.installed
 	@command -v nvcc >/dev/null || { echo "error: no nvcc found; install the CUDA toolkit, and put it on PATH" >&2; exit 1; }
 	$(PIP) --no-build-isolation --editable . --config-settings=cmake.define.TRIGRAPH_CUDA=ON \
+	  --config-settings=cmake.define.TRIGRAPH_SETS=$(SETS) \
 	  $(if $(CUDA_ARCHITECTURES),--config-settings="cmake.define.CMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
 
 # What only a machine with a GPU can tell: tools/gpu.py.
@@ -171,15 +173,18 @@ $(VENV)/.build: $(VENV)/.created
 	@$(PIP) "scikit-build-core>=1.1" "cmake>=3.22" "ninja>=1.11"
 	@touch $@
 
+# The machine's own instruction set and the portable one; all of them once tests need them. No bit depends on it.
+SETS ?= $(if $(wildcard $(addprefix $(VENV)/.,test lint sass)),all,native)
 # CPU=1 takes onnxruntime (28 MB) in place of onnxruntime-gpu (256 MB).
 $(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
 	@echo "[3/4] installing requirements, compiling the operator library: minutes, once ($$(nproc 2>/dev/null || echo 1) processors)"
-	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable ".[serve]" && \
+	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable ".[serve]" \
+	  --config-settings=cmake.define.TRIGRAPH_SETS=$(SETS) && \
 	  echo "      done in $$(( $$(date +%s) - begun )) seconds"
 	@touch $@
 
 $(VENV)/.test $(VENV)/.lint $(VENV)/.sass $(VENV)/.docs: $(VENV)/.%: $(VENV)/.installed
-	$(PIP) --no-build-isolation --editable ".[$*]"
+	$(PIP) --no-build-isolation --editable ".[$*]" --config-settings=cmake.define.TRIGRAPH_SETS=all
 	@touch $@
 
 # Wheels in dist/, each tried in bare virtual environments: trigraph, and with nvcc trigraph-cuda.

@@ -16,6 +16,7 @@ _REMEDIES = {
     "cpu": "reinstall trigraph for this platform",
     "cuda": "install the wheel trigraph-cuda, or build it with nvcc: `make cuda` in a checkout",
 }
+ALL_SETS = "build all with `make .venv/.test`, or cmake -DTRIGRAPH_SETS=all"
 _LIBRARY_NAMES = {"linux": "libtrigraph_{}.so", "darwin": "libtrigraph_{}.dylib", "win32": "trigraph_{}.dll"}
 
 
@@ -72,6 +73,8 @@ def instruction_set() -> str:
     name = str(library.trigraph_instruction_set().decode())
     if not name:
         wanted = os.environ.get("TRIGRAPH_ISA")
+        if wanted in absent_sets():
+            raise TrigraphError(f"TRIGRAPH_ISA={wanted}: this build has left that set out; {ALL_SETS}, or unset it")
         raise TrigraphError(f"TRIGRAPH_ISA={wanted}: this processor has no such instruction set; unset the variable")
     return name
 
@@ -83,6 +86,15 @@ def instruction_sets() -> tuple[str, ...]:
         return (instruction_set(),)
     library.trigraph_instruction_sets.restype = ctypes.c_char_p
     return tuple(library.trigraph_instruction_sets().decode().split())
+
+
+def absent_sets() -> tuple[str, ...]:
+    """Names of the instruction sets that this processor could run, had the build of the library not left them out."""
+    library = _library()
+    if not hasattr(library, "trigraph_absent_sets"):  # of an earlier patch version
+        return ()
+    library.trigraph_absent_sets.restype = ctypes.c_char_p
+    return tuple(library.trigraph_absent_sets().decode().split())
 
 
 def host_experts() -> int:

@@ -113,7 +113,7 @@ const InstructionSet kPortable{"portable", always, portable::operators, portable
 
 }  // namespace
 
-std::vector<const InstructionSet*> instruction_sets() {
+std::vector<const InstructionSet*> known_sets() {
 #if defined(__x86_64__) || defined(_M_X64)
   return {&kAvx512, &kAvxVnni, &kAvx2, &kPortable};
 #elif defined(__aarch64__)
@@ -121,6 +121,13 @@ std::vector<const InstructionSet*> instruction_sets() {
 #else
   return {&kPortable};
 #endif
+}
+
+std::vector<const InstructionSet*> instruction_sets(bool held) {
+  std::vector<const InstructionSet*> found;
+  for (const InstructionSet* set : known_sets())
+    if (set->supported() && set->operators().empty() != held) found.push_back(set);
+  return found;
 }
 
 }  // namespace trigraph

@@ -1,4 +1,4 @@
-// The instruction sets that this build holds: every operator is compiled once for each.
+// The instruction sets: every operator is compiled once for each that a build holds.
 #pragma once
 
 #include <vector>
@@ -17,6 +17,8 @@ struct InstructionSet {
   const HostExperts* (*host_experts)();                  // grouped_expert_ffn/host_experts.h
 };
 
-std::vector<const InstructionSet*> instruction_sets();  // best first; the last one runs everywhere
+std::vector<const InstructionSet*> known_sets();  // best first; the last one runs everywhere
+// Of those that this processor runs, the ones that the build holds, or the ones that it leaves out; best first.
+std::vector<const InstructionSet*> instruction_sets(bool held = true);
 
 }  // namespace trigraph

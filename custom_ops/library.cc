@@ -18,14 +18,18 @@ std::atomic<int64_t> patch_attentions{0};
 
 namespace {
 
+std::string names_of(const std::vector<const InstructionSet*>& sets) {
+  std::string joined;
+  for (const InstructionSet* set : sets) joined += (joined.empty() ? "" : " ") + std::string(set->name);
+  return joined;
+}
+
 const InstructionSet* choose_instruction_set(std::string* problem) {
   const char* wanted = std::getenv("TRIGRAPH_ISA");
-  for (const InstructionSet* set : instruction_sets()) {  // best first
-    if (wanted && *wanted && std::strcmp(wanted, set->name) != 0) continue;
-    if (set->supported()) return set;
-  }
-  *problem =
-      std::string("TRIGRAPH_ISA=") + (wanted ? wanted : "") + " names no instruction set that this processor has";
+  for (const InstructionSet* set : instruction_sets())
+    if (!wanted || !*wanted || std::strcmp(wanted, set->name) == 0) return set;
+  *problem = std::string("TRIGRAPH_ISA=") + (wanted ? wanted : "") +
+             " names no instruction set that this processor has and this build holds: " + names_of(instruction_sets());
   return nullptr;
 }
 
@@ -66,14 +70,15 @@ extern "C" TRIGRAPH_EXPORT const char* trigraph_instruction_set() {
   return set ? set->name : "";
 }
 
-// Names of the instruction sets that this processor has, best first, separated by spaces.
+// Names of the instruction sets that run here, best first, separated by spaces.
 extern "C" TRIGRAPH_EXPORT const char* trigraph_instruction_sets() {
-  static const std::string names = [] {
-    std::string joined;
-    for (const trigraph::InstructionSet* set : trigraph::instruction_sets())
-      if (set->supported()) joined += (joined.empty() ? "" : " ") + std::string(set->name);
-    return joined;
-  }();
+  static const std::string names = trigraph::names_of(trigraph::instruction_sets());
+  return names.c_str();
+}
+
+// The same of those that would run here, had the build not left them out.
+extern "C" TRIGRAPH_EXPORT const char* trigraph_absent_sets() {
+  static const std::string names = trigraph::names_of(trigraph::instruction_sets(false));
   return names.c_str();
 }
 

@@ -5,13 +5,13 @@ Usage: python examples/batch.py MODEL.gguf "In the beginning" "It was a dark nig
 
 import sys
 
-from trigraph.runtime import Options, Sampling, load
+from trigraph import load
 
 
 def main(model: str, *prompts: str) -> None:
     engine = load(model, sequences=8)
-    options = Options(Sampling(temperature=0), max_tokens=32)
-    requests = [engine.submit(prompt, options) for prompt in prompts]  # all are decoded together from here on
+    # All are decoded together from here on.
+    requests = [engine.submit(prompt, max_tokens=32, temperature=0) for prompt in prompts]
     for prompt, request in zip(prompts, requests, strict=True):
         print(f"{prompt}|{request.result()}")
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from trigraph.runtime import Engine, load
+from trigraph import Engine, load
 
 TOOLS = [
     {

@@ -5,12 +5,12 @@ Usage: python examples/generate.py MODEL.gguf "In the beginning"
 
 import sys
 
-from trigraph.runtime import Options, Sampling, load
+from trigraph import load
 
 
 def main(model: str, prompt: str) -> None:
     engine = load(model)
-    generation = engine.generate(prompt, Options(Sampling(temperature=0.7, seed=1), max_tokens=64))
+    generation = engine.generate(prompt, max_tokens=64, temperature=0.7, seed=1)
     for text in generation:
         print(text, end="", flush=True)
     print()

@@ -5,7 +5,7 @@ Usage: python examples/score.py MODEL.gguf "In the beginning God created the hea
 
 import sys
 
-from trigraph.runtime import load
+from trigraph import load
 
 
 def main(model: str, text: str) -> None:

@@ -6,7 +6,7 @@ Usage: python examples/structured.py MODEL.gguf "The captain of the ship:"
 import json
 import sys
 
-from trigraph.runtime import JsonSchema, Options, Sampling, load
+from trigraph import JsonSchema, load
 
 SCHEMA = {
     "type": "object",
@@ -18,8 +18,8 @@ SCHEMA = {
 
 def main(model: str, prompt: str) -> None:
     engine = load(model)
-    options = Options(Sampling(temperature=0.7, seed=1), constraint=JsonSchema(json.dumps(SCHEMA)))
-    print(json.loads(engine.generate(prompt, options).run()))
+    request = engine.generate(prompt, constraint=JsonSchema(SCHEMA), temperature=0.7, seed=1)
+    print(json.loads(request.run()))
 
 
 if __name__ == "__main__":

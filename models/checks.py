@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,3 +33,14 @@ def check(name: str, value: object, kind: type, holds: Callable[[Any], bool] | N
         raise TrigraphError(f"{name} is {quote(value)}; it must be {_TYPES[kind][0]}")
     if holds is not None and not holds(value):
         raise TrigraphError(f"{name} is {quote(value)}; it must be {wanted}")
+
+
+def check_keywords(of: str, given: Iterable[str], known: Collection[str], foreign: Mapping[str, str]) -> None:
+    """Raises TrigraphError for a keyword that is not `known`: with what `foreign` says to do, or the nearest name."""
+    for name in given:
+        if name in known:
+            continue
+        if (remedy := foreign.get(name)) is None:
+            near = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+        raise TrigraphError(f"{of} has no keyword {quote(name)}: {remedy}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.next_turn import next_turn_checkpoints
@@ -18,6 +18,7 @@ from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.images.stored import as_json, from_json
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.requests.keywords import Keywords, asked
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.driver import Driver
 from trigraph.runtime.scheduler.new_request import new_request
@@ -76,19 +77,26 @@ class Conversation:
         """Takes the images back that the next message would show."""
         self._attached = []
 
-    def say(self, text: Content, options: Options | None = None, *, images: SequenceOf[ImageLike] = ()) -> Reply:
+    def say(
+        self,
+        text: Content,
+        options: Options | None = None,
+        *,
+        images: SequenceOf[ImageLike] = (),
+        **keywords: Unpack[Keywords],
+    ) -> Reply:
         """The next turn. Iterate over the reply to get its text in pieces.
 
-        `images`: see `attach`. In place of a text there may be parts, such as `{"type": "text", "text": "Which?"}` and
-        `{"type": "image", "image": "FILE.png"}`. Raises TrigraphError when the template refuses the messages, an image
-        cannot be read, or the conversation outgrows the context.
+        `keywords`: see `Engine.generate`; `images`: see `attach`. In place of a text there may be parts, such as
+        `{"type": "text", "text": "Which?"}` and `{"type": "image", "image": "FILE.png"}`. Raises TrigraphError when the
+        template refuses the messages, an image cannot be read, or the conversation outgrows the context.
         """
         shown = [*self._attached, *(self._model.images.read(image) for image in images)]
         content = self._content(text)
         if shown:
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
             content = [*({"type": "image", "image": image} for image in shown), *parts]
-        reply = self._turn([*self.messages, {"role": "user", "content": content}], options or self._model.defaults)
+        reply = self._turn([*self.messages, {"role": "user", "content": content}], options, keywords)
         self._attached = []
         return reply
 
@@ -97,7 +105,7 @@ class Conversation:
         """The tool calls of the last reply, which wait for results."""
         return list(self.messages[-1].get("tool_calls", ())) if self.messages else []
 
-    def give(self, results: SequenceOf[Content], options: Options | None = None) -> Reply:
+    def give(self, results: SequenceOf[Content], options: Options | None = None, **keywords: Unpack[Keywords]) -> Reply:
         """The next turn, with the results of the calls, in order, for a question: texts, or parts as `say` takes."""
         calls = self.calls
         if not calls or len(results) != len(calls):
@@ -106,13 +114,13 @@ class Conversation:
             {"role": "tool", "tool_call_id": call["id"], "content": self._content(result)}
             for call, result in zip(calls, results, strict=True)
         ]
-        return self._turn([*self.messages, *told], options or self._model.defaults)
+        return self._turn([*self.messages, *told], options, keywords)
 
-    def regenerate(self, options: Options | None = None) -> Reply:
+    def regenerate(self, options: Options | None = None, **keywords: Unpack[Keywords]) -> Reply:
         """The last turn again, for another reply in place of the old one. Raises TrigraphError before any turn."""
         if not (questions := [i for i, message in enumerate(self.messages) if message["role"] == "user"]):
             raise TrigraphError("there is no question to answer again")
-        return self._turn(self.messages[: questions[-1] + 1], options or self._model.defaults)
+        return self._turn(self.messages[: questions[-1] + 1], options, keywords)
 
     def reset(self) -> None:
         """Forgets everything but the system message."""
@@ -166,7 +174,7 @@ class Conversation:
         self.messages = messages
         self._last = _LastTurn([*request.prompt, *request.ids], len(request.prompt), prompt)
 
-    def _turn(self, messages: list[Message], options: Options) -> Reply:
+    def _turn(self, messages: list[Message], options: Options | None, keywords: Keywords) -> Reply:
         template, tools, variables = self._template, self._tools, self._variables
         shown, images = without_images(messages)
         text = template.render(shown, tools=tools, variables=variables)
@@ -175,7 +183,8 @@ class Conversation:
         ends = next_turn_checkpoints(template, self._model.tokenizer, shown, (text, written), tools, variables)
         checkpoints = [*map(prompt.length_of, ends)]
         given = prompt if images else written
-        request = new_request(self._driver, self._model, given, options, checkpoints=checkpoints)
+        wanted = asked(options, keywords, self._model.sampling)
+        request = new_request(self._driver, self._model, given, wanted, checkpoints=checkpoints)
         return Reply(self, request, (messages, prompt), template.parser(text, tools))
 
     def _encode(self, text: str, images: list[ResizedImage]) -> ImagePrompt:

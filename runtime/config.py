@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypedDict
 
 from trigraph.exporter import ExportOptions
+from trigraph.models.checks import check_keywords
+from trigraph.models.errors import TrigraphError, quote
 
 DEFAULT_CONTEXT, DEFAULT_WAITING = 32768, 1024
 REPACK = ("auto", "on", "off")
@@ -62,3 +66,66 @@ class EngineConfig:
     """Whether the draft graph is loaded."""
     options: ExportOptions | None = None
     """How a `.gguf` file is exported."""
+
+
+class Settings(TypedDict, total=False):
+    """The fields of EngineConfig, as keywords of `load`."""
+
+    device: str
+    experts: str
+    gpu_memory: int | None
+    repack: str
+    threads: int | None
+    context: int | None
+    sequences: int | None
+    kv_memory: int | None
+    checkpoint_memory: int | None
+    memory_share: float
+    image_memory: int
+    cache_dir: str | Path | None
+    cache_size: int | None
+    chunk: int | None
+    prefill_ms: float | None
+    max_pending: int | None
+    max_waiting: int
+    image_tokens: int
+    speculation: bool
+    options: ExportOptions | None
+
+
+# What other engines call them.
+_FOREIGN = {
+    **dict.fromkeys(("n_ctx", "num_ctx", "ctx_size", "max_model_len", "max_seq_len"), "use context"),
+    **dict.fromkeys(("n_threads", "num_thread", "num_threads", "n_threads_batch"), "use threads"),
+    **dict.fromkeys(
+        ("n_gpu_layers", "num_gpu", "device_map", "gpu"), 'use device="cuda", and gpu_memory for its limit'
+    ),
+    **dict.fromkeys(("gpu_memory_utilization", "max_memory"), "use gpu_memory, in bytes"),
+    **dict.fromkeys(("n_parallel", "max_num_seqs", "max_sequences", "n_seq_max"), "use sequences"),
+    **dict.fromkeys(
+        ("n_batch", "n_ubatch", "max_num_batched_tokens"), "not needed; chunk is the tokens of prompts in a step"
+    ),
+    **dict.fromkeys(("model", "model_path", "model_id", "repo_id", "filename"), "the model is the first argument"),
+    **dict.fromkeys(
+        ("draft_model", "speculative_config", "num_speculative_tokens"),
+        "drafts need no setting; speculation=False turns them off",
+    ),
+    **dict.fromkeys(
+        ("kv_type", "type_k", "type_v", "cache_type_k", "kv_cache_dtype"), 'use options=ExportOptions(kv_type="q8_0")'
+    ),
+    **dict.fromkeys(("mmproj", "clip_model_path", "mtp"), "use options=ExportOptions(mmproj=..., mtp=...)"),
+    **dict.fromkeys(
+        ("temperature", "max_tokens", "seed", "top_p", "top_k"), "requests have it: engine.generate(prompt, ...)"
+    ),
+    **dict.fromkeys(("tensor_parallel_size", "split_mode", "tensor_split"), 'a model runs on one GPU: device="cuda:1"'),
+    **dict.fromkeys(("dtype", "quantization", "torch_dtype", "load_in_4bit"), "the file says so; choose another file"),
+    **dict.fromkeys(("use_mmap", "use_mlock", "flash_attn", "verbose"), "not needed"),
+}
+
+
+def configured(config: EngineConfig | None, settings: Mapping[str, Any]) -> EngineConfig:
+    """`config` with `settings` in place of its own. Raises TrigraphError for an unknown one, which it explains."""
+    if not isinstance(config, EngineConfig | None):
+        raise TrigraphError(f"config is {quote(config)}; it must be an EngineConfig, and keywords such as context=8192")
+    check_keywords("load", settings, Settings.__annotations__, _FOREIGN)
+    return replace(config or EngineConfig(), **settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from trigraph.runtime.receipt.verify import Verdict, verify
 from trigraph.runtime.requests.completion import Completion, token_ids
 from trigraph.runtime.requests.embedding import embedding, pooled
 from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.requests.keywords import Keywords, asked
 from trigraph.runtime.requests.logprobs import TokenLogprob, scoring
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.sampling import Sampling
@@ -130,20 +131,23 @@ class Engine:
         cache: str | Path | None = None,
         checkpoints: Collection[int] = (),
         completed: Iterable[SupportsIndex] = (),
+        **keywords: Unpack[Keywords],
     ) -> Handle:
         """Continues `prompt`: iterate over the result for text in pieces, or call its `run`. It begins then.
 
-        `cache`: a session file to take the state of the prompt's beginning from, and to leave that of prompt and
-        completion in. `checkpoints`: lengths of the prompt that later prompts will begin with. `completed`: the first
-        tokens of a completion that was begun elsewhere with the same options; it goes on with the same bits. Raises
-        TrigraphError when the prompt is empty or longer than the context, or the file is no session file of this model.
+        `keywords`: fields of Options and Sampling, such as `max_tokens=100, temperature=0`, in place of those of
+        `options`; where both leave sampling out, it is as the model's file suggests. `cache`: a session file to take
+        the state of the prompt's beginning from, and to leave that of prompt and completion in. `checkpoints`: lengths
+        of the prompt that later prompts will begin with. `completed`: the first tokens of a completion that was begun
+        elsewhere with the same options; it goes on with the same bits. Raises TrigraphError when the prompt is empty or
+        longer than the context, or the file is no session file of this model.
         """
         finish = None
         if cache is not None:
             finish = PromptFile(Path(cache), self.identity, self.steps, self.cache, self._driver.call).save
-        ids, options = self._encode(prompt), options or self.model.defaults
+        ids, wanted = self._encode(prompt), asked(options, keywords, self.sampling)
         return new_request(
-            self._driver, self.model, ids, options, completed=completed, checkpoints=checkpoints, finish=finish
+            self._driver, self.model, ids, wanted, completed=completed, checkpoints=checkpoints, finish=finish
         )
 
     def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob]:
@@ -196,15 +200,16 @@ class Engine:
         priority: int = 0,
         timeout: float | None = None,
         completed: Iterable[SupportsIndex] = (),
+        **keywords: Unpack[Keywords],
     ) -> Handle:
         """Begins to continue `prompt` in the background, and returns at once.
 
-        Higher `priority` is served first. After `timeout` seconds the completion ends as it is. `completed` and errors:
-        see `generate`. Raises QueueFullError when too many requests wait.
+        Higher `priority` is served first. After `timeout` seconds the completion ends as it is. `completed`,
+        `keywords` and errors: see `generate`. Raises QueueFullError when too many requests wait.
         """
-        ids, options = self._encode(prompt), options or self.model.defaults
+        ids, wanted = self._encode(prompt), asked(options, keywords, self.sampling)
         request = new_request(
-            self._driver, self.model, ids, options, completed=completed, priority=priority, timeout=timeout
+            self._driver, self.model, ids, wanted, completed=completed, priority=priority, timeout=timeout
         )
         request.begin()
         return request

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
@@ -20,7 +20,7 @@ from trigraph.models.errors import TrigraphError, named
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
-from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig
+from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig, Settings, configured
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
@@ -36,6 +36,7 @@ from trigraph.runtime.execution.sessions import Graph
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.execution.vision import Vision
+from trigraph.runtime.hub.given import located
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.model import Model, Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
@@ -56,16 +57,27 @@ _MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
 
 
 def load(
-    path: str | Path, config: EngineConfig | None = None, *, progress: Progress = silent, **settings: Any
+    path: str | Path,
+    config: EngineConfig | None = None,
+    *,
+    progress: Progress = silent,
+    **settings: Unpack[Settings],
 ) -> Engine:
     """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first.
 
-    `settings`: fields of EngineConfig, in place of those of `config`. Raises TrigraphError for what the user can put
-    right.
+    In place of a path there may be a name, as on the command line: "USER/REPO:QUANT" of Hugging Face, which is
+    downloaded once, "ollama:NAME", or "tiny". `settings`: fields of EngineConfig, in place of those of `config`. Raises
+    TrigraphError for what the user can put right.
     """
-    config = replace(config or EngineConfig(), **settings)
-    path, exported = Path(path), config.options or ExportOptions()
-    package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, exported, progress)
+    config = configured(config, settings)
+    given = located(Path(path), progress)
+    if os.path.isdir(given.path):
+        return Engine(_model(CachedPackage(given.path), config, progress))
+    exported = config.options or ExportOptions()
+    exported = replace(exported, mtp=exported.mtp or given.mtp, mmproj=exported.mmproj or given.mmproj)
+    package = cached_package(given.path, exported, progress)
+    if given.notice is not None:
+        package = replace(package, notices=(given.notice, *package.notices))
     return Engine(_model(package, config, progress))
 
 

@@ -110,11 +110,6 @@ class Model:
         """Tokens that logits are of."""
         return self.steps.vocab
 
-    @property
-    def defaults(self) -> Options:
-        """What a request without options asks for."""
-        return Options(self.sampling)
-
     def encode(self, text: str, before: Sequence[int] = ()) -> list[int]:
         """The token ids of a text, after those `before` it, which begin it.
 

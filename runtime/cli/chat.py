@@ -140,7 +140,7 @@ class Terminal:
         say(f"{argument}: {width} x {height} pixels, {image.tokens} tokens; the next message shows it")
 
     def _regenerate(self, argument: str) -> None:
-        sampling = self._options.sampling
+        sampling = self._options.chosen_by
         other = dataclasses.replace(sampling, seed=(sampling.seed + 1) % 2**64)
         self._options = dataclasses.replace(self._options, sampling=other)
         self._show(self._chat().regenerate(self._options))

@@ -7,6 +7,7 @@ import json
 
 import typer
 
+from trigraph.custom_ops import ALL_SETS
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.doctor.examine import Examination, Finding, examine
 
@@ -31,6 +32,7 @@ def _lines(found: Examination) -> list[str]:
         f"of images: {found.recorded_images}, version {found.image_contract}; "
         f"of residual streams: {found.recorded_streams}, version {found.streams_contract}",
         *(f"{finding.kernels:{width}}  {_verdict(finding)}" for finding in found.findings),
+        *([f"not in this build: {', '.join(found.absent)}; {ALL_SETS}"] if found.absent else []),
     ]
 
 

@@ -1,97 +1,199 @@
-"""Options that commands do not have: those of llama.cpp and vLLM, and ours of former times, each with what to use."""
+"""Options that commands do not have: those of llama.cpp, Ollama and vLLM, and ours of former times, each with what to
+use."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-# What users of llama.cpp may look for: what to do instead, and the option of ours that it takes, if any.
-_OF_LLAMA_CPP = {
-    ("-m", "--model"): ("the model is the first argument, without an option", None),
-    ("-mu", "--model-url"): ("download the model first, then give its .gguf file", None),
-    ("-hff", "--hf-file"): ("name the quantisation: -hf USER/REPO:Q4_K_M", "--hf-repo"),
-    ("-md", "--model-draft"): ("drafts come from the model's own MTP head; --mtp names a file with it", "--mtp"),
-    ("-ngl", "--gpu-layers", "--n-gpu-layers"): (
-        "--device cuda runs all layers that fit on the GPU; --gpu-memory 12G says how much memory they may take",
-        "--device",
-    ),
-    ("-dev",): ("use --device", "--device"),
-    ("-mg", "--main-gpu", "-sm", "--split-mode", "-ts", "--tensor-split", "-tp", "--tensor-parallel-size"): (
-        "a model runs on one GPU; --device cuda:1 takes the second",
-        "--device",
-    ),
-    ("--lora", "--lora-scaled", "--lora-init-without-apply", "--enable-lora", "--control-vector"): (
+_IN_THE_FILE = "not needed: the GGUF file says so"
+_DRAFTS = "not needed: the MTP head and repetitions of the text both draft; --draft-tokens fixes their number"
+_EXPERTS = "--gpu-memory 12G leaves experts that do not fit to the CPU, --experts cpu all of them"
+# What users of other programs may type: what to do instead, and the option of ours that it takes, if any.
+_OTHERS = (
+    # The model and its files.
+    ("-m --model --model-path", "the model is the first argument, without an option", None),
+    ("-mu --model-url", "download the model first, then give its .gguf file", None),
+    ("-hff --hf-file", "name the quantisation: -hf USER/REPO:Q4_K_M", "--hf-repo"),
+    ("-hft --hf-token", "set the variable HF_TOKEN", "--hf-repo"),
+    ("--offline", "set the variable HF_HUB_OFFLINE=1", "--hf-repo"),
+    ("--download-dir", "set the variable HF_HOME", "--hf-repo"),
+    ("--models-dir --models-preset --models-max", "name each model: --model NAME=FILE.gguf", "--idle-minutes"),
+    ("-mm", "use --mmproj", "--mmproj"),
+    ("-mmu --mmproj-url", "download the file, and name it with --mmproj", "--mmproj"),
+    ("--no-mmproj", "not needed: a vision tower takes no memory until a prompt has an image", "--mmproj"),
+    ("--image-max-tokens", "use --image-tokens", "--image-tokens"),
+    ("--audio --video", "audio and video are not supported; --image shows images", "--image"),
+    (
+        "--lora --lora-scaled --lora-init-without-apply --enable-lora --lora-modules --control-vector",
         "adapters are not supported; merge them into the model, and convert that to GGUF",
         None,
     ),
-    ("-mm",): ("use --mmproj", "--mmproj"),
-    ("-mmu", "--mmproj-url"): ("download the file, and name it with --mmproj", "--mmproj"),
-    ("--no-mmproj",): ("not needed: a vision tower takes no memory until a prompt has an image", "--mmproj"),
-    ("--image-max-tokens",): ("use --image-tokens", "--image-tokens"),
-    ("--audio", "--video"): ("audio and video are not supported; --image shows images", "--image"),
-    ("--embedding", "--embeddings", "--pooling"): (
-        "not needed: serve has /v1/embeddings, and Python engine.embed",
+    ("--override-kv --hf-overrides", "change the file's keys with gguf-set-metadata of the package gguf", None),
+    ("--dtype --quantization --load-format --tokenizer --trust-remote-code", _IN_THE_FILE, None),
+    # Devices and memory.
+    (
+        "-ngl --gpu-layers --n-gpu-layers --num-gpu",
+        "--device cuda runs all layers that fit on the GPU; --gpu-memory 12G says how much memory they may take",
+        "--device",
+    ),
+    ("-dev --gpu", "use --device", "--device"),
+    ("--list-devices", "'trigraph doctor --device cuda' says whether a GPU can be used", None),
+    (
+        "-mg --main-gpu -sm --split-mode -ts --tensor-split -tp --tensor-parallel-size --pipeline-parallel-size",
+        "a model runs on one GPU; --device cuda:1 takes the second",
+        "--device",
+    ),
+    ("-dp --data-parallel-size", "--replicas deploys engines on a Ray cluster", "--replicas"),
+    ("-ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor --cpu-offload-gb", _EXPERTS, "--gpu-memory"),
+    ("-fit --fit --fit-target --fit-ctx", "not needed: what does not fit on the GPU is the CPU's", "--gpu-memory"),
+    ("--gpu-memory-utilization", "--kv-memory sets the memory for keys and values", "--kv-memory"),
+    (
+        "-cram --cache-ram --ctx-checkpoints --swa-checkpoints --swap-space",
+        "--kv-memory sets the memory for keys and values, and with it that for cached states",
+        "--kv-memory",
+    ),
+    ("--slot-save-path", "--cache-dir keeps the state of prompts on disk", "--cache-dir"),
+    ("-nkvo --no-kv-offload", "keys and values are kept where --device computes", "--device"),
+    ("-ctk -ctv --cache-type-k --cache-type-v --kv-cache-dtype", "use --kv-type", "--kv-type"),
+    ("-nr --no-repack", "use --repack off", "--repack"),
+    (
+        "--mlock --no-mmap --mmap -dio --direct-io --no-warmup --warmup",
+        "not needed: weights are always mapped",
         None,
     ),
-    ("--parallel", "--n-parallel", "--max-num-seqs"): ("use --max-sequences", "--max-sequences"),
-    ("--served-model-name",): ("use --alias", "--alias"),
-    ("--max-model-len", "--n-ctx"): ("use --ctx-size", "--ctx-size"),
-    ("--gpu-memory-utilization",): ("--kv-memory sets the memory for keys and values", "--kv-memory"),
-    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe"): (
-        "--gpu-memory 12G leaves experts that do not fit to the CPU, --experts cpu all of them",
-        "--gpu-memory",
+    ("--numa -C --cpu-mask --cpu-range --prio --poll", "not needed; numactl and taskset choose processors", None),
+    ("-tb --threads-batch", "-t sets the threads of prompts, too", "--threads"),
+    ("-b -ub --batch-size --ubatch-size --max-num-batched-tokens", "not needed: batch sizes follow the model", None),
+    ("-fa --flash-attn --enforce-eager --block-size", "not needed: attention is always fused and paged", None),
+    # Context.
+    ("--max-model-len --n-ctx --num-ctx --context --context-length", "use --ctx-size", "--ctx-size"),
+    (
+        "--rope-scale --rope-freq-scale --rope-freq-base --yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor",
+        "use --rope-scaling yarn:FACTOR",
+        "--rope-scaling",
     ),
-    ("-cnv", "--conversation", "-i", "--interactive"): ("without a prompt, run starts a chat", "--prompt"),
-    ("-no-cnv", "--no-cnv", "--no-conversation"): ("--raw completes a prompt without the chat template", "--raw"),
-    ("-st", "--single-turn"): ("-p answers one message", "--prompt"),
-    ("--jinja",): ("the chat template is always used; --raw leaves it out", "--raw"),
-    ("--chat-template",): ("use --chat-template-file", "--chat-template-file"),
-    ("-fa", "--flash-attn"): ("not needed: attention is always fused", None),
-    ("-nkvo", "--no-kv-offload"): ("keys and values are kept where --device computes", "--device"),
-    ("--rope-scale", "--rope-freq-scale", "--yarn-orig-ctx"): ("use --rope-scaling yarn:FACTOR", "--rope-scaling"),
-    ("-ctk", "-ctv", "--cache-type-k", "--cache-type-v"): ("use --kv-type", "--kv-type"),
-    ("-b", "-ub", "--batch-size", "--ubatch-size"): ("not needed: batch sizes follow the model", None),
-    ("-tb", "--threads-batch"): ("-t sets the threads of prompts, too", "--threads"),
-    ("--mlock", "--no-mmap", "--no-warmup"): ("not needed: weights are always mapped", None),
-    ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"): ("use --draft-tokens", "--draft-tokens"),
-    ("-r", "--reverse-prompt"): ("use --stop", "--stop"),
-    ("-l",): ("use --logit-bias", "--logit-bias"),
-    ("-jf", "--json-schema-file"): ("-j takes a file, too", "--json-schema"),
-    ("--grammar-file",): ("use --grammar", "--grammar"),
-    ("-d", "--n-depth"): ("use --contexts", "--contexts"),
-    ("-o", "--output"): ("use --json", "--json"),
-}
+    ("--context-shift --no-context-shift --keep -gan --grp-attn-n", "the context ends at --ctx-size", "--ctx-size"),
+    ("--prompt-cache-all --prompt-cache-ro", "not needed: --prompt-cache keeps the whole state", "--prompt-cache"),
+    # Speculation.
+    (
+        "-md --model-draft -hfd --hf-repo-draft --spec-draft-model --speculative-model",
+        "drafts come from the model's own MTP head; --mtp names a file with it",
+        "--mtp",
+    ),
+    (
+        "--draft --draft-n --draft-max --draft-min --spec-draft-n-max --spec-draft-n-min --num-speculative-tokens",
+        "use --draft-tokens",
+        "--draft-tokens",
+    ),
+    ("--spec-type --spec-default --speculative-config -lcs -lcd --lookup-cache-static", _DRAFTS, "--draft-tokens"),
+    # The prompt, the reply, and what is chosen.
+    ("-cnv --conversation -i --interactive -if --interactive-first", "without a prompt, run starts a chat", "--prompt"),
+    ("-no-cnv --no-cnv --no-conversation", "--raw completes a prompt without the chat template", "--raw"),
+    ("-st --single-turn", "-p answers one message", "--prompt"),
+    ("--system", "use --system-prompt", "--system-prompt"),
+    ("-sysf --system-prompt-file", 'use --system-prompt "$(cat FILE)"', "--system-prompt"),
+    ("--in-prefix --in-suffix", "--raw takes the prompt as it is", "--raw"),
+    ("-e --escape --no-escape", "the prompt is taken as it is; most shells write a new line as $'\\n'", "--prompt"),
+    ("--jinja --no-jinja", "the chat template is always used; --raw leaves it out", "--raw"),
+    ("--jinja --no-jinja", "not needed: the chat template is always used", None),
+    ("--chat-template", "use --chat-template-file", "--chat-template-file"),
+    ("--enable-thinking --thinking", "use --think", "--think"),
+    ("--disable-thinking --nothink", "use --no-think", "--think"),
+    ("--hidethinking", "use --reasoning hide", "--tools"),
+    ("-rea --reasoning", "use --think or --no-think", "--think"),
+    (
+        "--reasoning-format --reasoning-parser --tool-call-parser --enable-auto-tool-choice --enable-reasoning",
+        "not needed: the chat template tells reasoning, content and tool calls apart",
+        None,
+    ),
+    ("--max-new-tokens --num-predict", "use --max-tokens", "--max-tokens"),
+    ("-r --reverse-prompt", "use --stop", "--stop"),
+    ("-l", "use --logit-bias", "--logit-bias"),
+    ("--repetition-penalty", "use --repeat-penalty", "--repeat-penalty"),
+    ("-jf --json-schema-file --format", "use -j, which takes a file, too", "--json-schema"),
+    ("--grammar-file", "use --grammar", "--grammar"),
+    ("--samplers --sampling-seq --sampler-seq", "the order is penalties, temperature, top-k, top-p, min-p", "--top-k"),
+    (
+        "--mirostat --dry-multiplier --xtc-probability --typical --top-nsigma --top-n-sigma --dynatemp-range",
+        "not offered; --top-k, --top-p and --min-p are",
+        "--top-k",
+    ),
+    ("--generation-config --override-generation-config", "--temp, --top-k and the like set defaults", "--top-k"),
+    # The server.
+    ("--parallel --n-parallel --max-num-seqs", "use --max-sequences", "--max-sequences"),
+    ("-cb --cont-batching -nocb --no-cont-batching", "not needed: requests are always decoded together", None),
+    (
+        "--cache-prompt --no-cache-prompt --cache-reuse --enable-prefix-caching --enable-chunked-prefill",
+        "not needed: prompts always reuse the prefix that they share with earlier ones",
+        None,
+    ),
+    (
+        "-kvu --kv-unified -sps --slot-prompt-similarity --swa-full",
+        "not needed: all requests share the memory for keys and values",
+        None,
+    ),
+    ("--served-model-name", "use --alias", "--alias"),
+    ("--embedding --embeddings --pooling", "not needed: serve has /v1/embeddings, and Python engine.embed", None),
+    ("--rerank --reranking", "reranking is not offered; serve has /v1/embeddings", None),
+    ("--metrics --slots --no-slots --props", "not needed: serve has /metrics, /slots and /props", None),
+    ("--webui --no-webui --ui --no-ui --path", "serve always has its chat page", None),
+    ("--allowed-origins", "use --cors-origin", "--cors-origin"),
+    (
+        "--ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile --api-prefix --root-path",
+        "put a proxy in front of the server, which speaks plain HTTP",
+        "--port",
+    ),
+    ("-to --timeout --threads-http", "not needed: clients end their requests when they like", "--port"),
+    ("--sleep-idle-seconds --keepalive --keep-alive", "use --model NAME=FILE and --idle-minutes", "--idle-minutes"),
+    ("--keepalive --keep-alive", "not needed: the model stays loaded until the command ends", None),
+    # Messages and figures.
+    (
+        "-lv --log-verbosity --verbosity --log-file --log-disable --verbose-prompt --disable-log-requests",
+        "messages go to stderr, and -v has more of them",
+        "--verbose",
+    ),
+    ("--color --simple-io -sp --special --no-display-prompt --perf --no-perf --nowordwrap", "not needed", None),
+    ("--version", "'trigraph --version' prints it", None),
+    ("-d --n-depth", "use --contexts", "--contexts"),
+    ("-o --output", "use --json", "--json"),
+)
 # Ours that are gone.
-_GONE = {
-    ("--hnorm",): ("not needed: the MTP head norms all residual streams as one row", None),
-    ("--tower-activations",): ("not needed: vision towers compute with float32 activations", None),
-    ("--checkpoint-memory",): (
+_GONE = (
+    ("--hnorm", "not needed: the MTP head norms all residual streams as one row", None),
+    ("--tower-activations", "not needed: vision towers compute with float32 activations", None),
+    (
+        "--checkpoint-memory",
         "cached states may take half as much as --kv-memory; unless that is given, a quarter of the free memory",
         "--kv-memory",
     ),
-    ("--repeat-last-n",): (
+    (
+        "--repeat-last-n",
         "penalties consider as many tokens as the model asks for, or 64; requests to serve may set repeat_last_n",
         "--repeat-penalty",
     ),
-    ("--draft-p-min", "--spec-draft-p-min"): (
+    (
+        "--draft-p-min --spec-draft-p-min",
         "not needed: drafts are made where they pay; --draft-tokens fixes their number",
         "--draft-tokens",
     ),
-    ("--drafter",): (
+    (
+        "--drafter",
         "not needed: the MTP head and repetitions of the text both draft; --no-spec turns drafts off",
         "--no-spec",
     ),
-    ("-j", "--json-schema", "--grammar", "--regex"): (
+    (
+        "-j --json-schema --grammar --regex",
         "requests ask for a form: response_format, json_schema, grammar or structured_outputs",
         "--host",
     ),
-    ("--mtp",): ("not needed: a score makes no drafts", "--chunks"),
-    ("--device",): ("'trigraph doctor --device' says whether a device can be used", "--graph"),
-}
+    ("--mtp", "not needed: a score makes no drafts", "--chunks"),
+    ("--device", "'trigraph doctor --device' says whether a device can be used", "--graph"),
+)
 
 
 def remedy(name: str, ours: Collection[str]) -> str | None:
     """What to do in place of an unknown option, in a command with the options `ours`; None where none is known."""
-    for names, (sentence, needed) in (_OF_LLAMA_CPP | _GONE).items():
-        if name in names and (needed is None or needed in ours):
+    for names, sentence, needed in (*_OTHERS, *_GONE):
+        if name in names.split() and (needed is None or needed in ours):
             return sentence
     return None

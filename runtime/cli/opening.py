@@ -10,6 +10,12 @@ from trigraph.custom_ops import explain_bus_errors
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse_bytes
 from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.requests.draft_length import OFF
+
+_NO_HEAD = (
+    "note: the model has no MTP head, the layer that drafts: drafts come from repetitions of the text alone; files "
+    "with a head are in repositories like unsloth/Qwen3.6-35B-A3B-MTP-GGUF, and --mtp names a file with the head alone"
+)
 
 
 def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int | None = None) -> dict[str, Any]:
@@ -53,6 +59,8 @@ def open_engine(
         explain_bus_errors()
     for notice in engine.model.notices:
         say(f"note: {notice}")
+    if speculation and engine.model.no_draft not in (None, OFF):
+        say(_NO_HEAD)
     if engine.model.device.reason is not None:
         say(f"note: running on the CPU: {engine.model.device.reason}")
     if verbose:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from trigraph.custom_ops import instruction_sets, library_version
+from trigraph.custom_ops import absent_sets, instruction_sets, library_version
 from trigraph.exporter import ExportOptions, export
 from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
@@ -71,6 +71,8 @@ class Examination:
     recorded_streams: str
     """A short hash of all recorded hashes of text by a model with residual streams."""
     findings: tuple[Finding, ...]
+    absent: tuple[str, ...] = ()
+    """Instruction sets of this processor that the library was built without."""
 
     @property
     def agrees(self) -> bool:
@@ -100,6 +102,7 @@ def examine(device: str = "cpu") -> Examination:
         STREAMS_CONTRACT_VERSION,
         short_hash(streams),
         findings,
+        absent_sets(),
     )
 
 

@@ -66,7 +66,7 @@ class Terms:
     @classmethod
     def of(cls, options: Options) -> Terms:
         """The terms of a request with these options."""
-        sampling, constraint = options.sampling, options.constraint
+        sampling, constraint = options.chosen_by, options.constraint
         numbers: dict[str, Any] = {name: kind(getattr(sampling, name)) for name, kind in _NUMBERS.items()}
         biases = ((int(token), None if bias == -math.inf else float(bias)) for token, bias in sampling.logit_bias)
         return cls(

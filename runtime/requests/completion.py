@@ -135,7 +135,7 @@ class Completion:
             preemptions=self.preemptions,
             speculation=self.speculation,
             finish_reason=self.finish_reason or "unfinished",
-            seed=self.options.sampling.seed,
+            seed=self.options.chosen_by.seed,
             peak_memory=peak_memory(),
         )
 
@@ -209,7 +209,7 @@ def checked_prompt(
     if not 1 <= len(ids) <= context:
         raise PromptLengthError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
     check_vocabulary(ids, vocab)
-    options.sampling.check_vocabulary(vocab)
+    options.chosen_by.check_vocabulary(vocab)
     if options.forced:
         check_vocabulary([*options.forced], vocab)
         if (length := len(ids) + len(options.forced)) > context:

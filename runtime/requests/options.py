@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from trigraph.models.checks import check, is_a
 from trigraph.models.errors import TrigraphError, quote
@@ -17,7 +17,7 @@ _LONGEST_STOPS = 1 << 16  # characters: each request makes an automaton of them
 class Options:
     """What a request asks for. `max_tokens` None: as many as the context holds."""
 
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling | None = None  # how tokens are chosen; None: as the model's file suggests
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()  # ids that end the completion, beside the model's own
@@ -36,7 +36,7 @@ class Options:
     receipt: bool = False  # record what a receipt of the completion needs: see Engine.receipt
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampling, Sampling):
+        if not isinstance(self.sampling, Sampling | None):
             raise TrigraphError(f"sampling is {quote(self.sampling)}; it must be a Sampling")
         if not (self.constraint is None or isinstance(self.constraint, Constraint)):
             raise TrigraphError(f"constraint is {quote(self.constraint)}; it must be a JsonSchema, Grammar or Regex")
@@ -61,3 +61,12 @@ class Options:
                 check(name, getattr(self, name), int, lambda value: value >= 0, "0 or more")
         if self.draft_p_min is not None:
             check("draft_p_min", self.draft_p_min, float, lambda value: 0 <= value <= 1, "from 0 to 1")
+
+    @property
+    def chosen_by(self) -> Sampling:
+        """How tokens are chosen; as Sampling has it while no model has said how."""
+        return Sampling() if self.sampling is None else self.sampling
+
+    def of_model(self, suggested: Sampling) -> Options:
+        """The same, with the sampling that a model's file suggests unless there is one."""
+        return self if self.sampling is not None else replace(self, sampling=suggested)

@@ -39,7 +39,7 @@ class RecordingSampler(Sampler):
     """A sampler that records what the model itself says of the chosen tokens: `logprobs`, `hidden`, `rows`."""
 
     def __init__(self, options: Options, history: Iterable[int], guide: Guide | None, thought: Thought | None) -> None:
-        super().__init__(options.sampling, history, guide, thought)
+        super().__init__(options.chosen_by, history, guide, thought)
         self.logprobs: list[TokenLogprob] = []
         self.hidden: list[NDArray[np.float32]] = []
         """The row [hidden] that each token was chosen from."""
@@ -152,5 +152,5 @@ def sampler_of(
     if options.forced:
         return ForcedSampler(options, history, guide, thought)
     if options.logprobs is None and not options.hidden and not options.receipt:
-        return Sampler(options.sampling, history, guide, thought)
+        return Sampler(options.chosen_by, history, guide, thought)
     return RecordingSampler(options, history, guide, thought)

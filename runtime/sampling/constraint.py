@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
@@ -56,13 +57,28 @@ class Constraint(ABC):
         return TrigraphError(f"the {self.noun} cannot be used: {' '.join(reason.split())[:500]}")
 
 
+class PydanticModel(Protocol):
+    """A class that says how its objects look in JSON, as those of Pydantic do."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        """Returns its JSON schema."""
+
+
 @dataclass(frozen=True)
 class JsonSchema(Constraint):
-    """JSON that a schema, given as JSON text, describes; `notes` lists the keywords that are not enforced."""
+    """JSON that a schema describes: JSON text, a dict, or a Pydantic model, whose schema it is then.
+
+    `notes` lists the keywords that are not enforced.
+    """
 
     schema: str
     noun = "JSON schema"
     longest = 1 << 20  # descriptions take no time
+
+    def __init__(self, schema: str | Mapping[str, Any] | type[PydanticModel]) -> None:
+        object.__setattr__(self, "schema", self._text(schema))
+        self.__post_init__()
 
     def grammar(self) -> str:
         """The schema's enforced part."""
@@ -72,6 +88,14 @@ class JsonSchema(Constraint):
     def notes(self) -> tuple[Note, ...]:
         """The keywords that completions are not held to."""
         return self._enforced.notes
+
+    def _text(self, schema: str | Mapping[str, Any] | type[PydanticModel]) -> str:
+        try:
+            if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+                schema = schema.model_json_schema()
+            return json.dumps(schema) if isinstance(schema, Mapping) else schema  # type: ignore[return-value]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._fault(f"it is not JSON ({error})") from error
 
     @property
     def _enforced(self) -> Enforced:

@@ -42,6 +42,7 @@ def new_request(
     driver.check()
     model.weights.check()
     ids = checked_prompt(prompt, options, model.context, model.vocab)
+    options = options.of_model(model.sampling)
     shown = prompt if isinstance(prompt, ImagePrompt) and prompt.images else None
     images = PromptImages.of(model.vision, shown)
     if options.receipt and model.device.library is None:

@@ -19,7 +19,7 @@ from trigraph.runtime.server.schema import MOST_BIASES, ResponseFormat, Sampling
 
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
 _MOST_TEXTS = 10_000  # of a request's biases: each is made tokens of
-_ANY_OBJECT = '{"type": "object"}'
+_ANY_OBJECT = {"type": "object"}
 
 
 def request_options(
@@ -33,7 +33,7 @@ def request_options(
 ) -> Options:
     """The server's defaults, and what the request says otherwise."""
     settings = model.settings
-    defaults = settings.defaults
+    defaults = settings.defaults.of_model(model.engine.sampling)
     changed: dict[str, Any] = {
         "temperature": fields.temperature,
         "top_k": None if fields.top_k is None else max(0, fields.top_k),
@@ -46,7 +46,7 @@ def request_options(
         "logit_bias": None if fields.logit_bias is None else _biases(fields.logit_bias, model),
     }
     sampling = replace(
-        defaults.sampling,
+        defaults.chosen_by,
         **{name: value for name, value in changed.items() if value is not None},
         seed=_seed(fields.seed, settings.seed),
     )
@@ -68,15 +68,15 @@ def request_options(
 
 def choice_options(options: Options, choice: int) -> Options:
     """The options of one of several completions of a request: each has a seed of its own."""
-    seed = (options.sampling.seed + choice) % 2**64
-    return replace(options, sampling=replace(options.sampling, seed=seed))
+    seed = (options.chosen_by.seed + choice) % 2**64
+    return replace(options, sampling=replace(options.chosen_by, seed=seed))
 
 
 def form(fields: Sampling, response_format: ResponseFormat | None) -> Constraint | None:
     """The form that the completion must have, if one is asked for. Raises ApiError for several, or an unknown one."""
     found = {
         "grammar": None if fields.grammar is None else Grammar(fields.grammar),
-        "json_schema": None if fields.json_schema is None else JsonSchema(json.dumps(fields.json_schema)),
+        "json_schema": None if fields.json_schema is None else JsonSchema(fields.json_schema),
         "response_format": _of_response_format(response_format),
         "structured_outputs": _structured("structured_outputs", fields.structured_outputs),
         "guided_*": _structured("guided_*", _guided(fields)),
@@ -111,7 +111,7 @@ def _structured(name: str, wanted: StructuredOutputs | None) -> Constraint | Non
         return None
     forms: list[Constraint] = []
     if wanted.json_ is not None:
-        forms.append(JsonSchema(wanted.json_ if isinstance(wanted.json_, str) else json.dumps(wanted.json_)))
+        forms.append(JsonSchema(wanted.json_))
     if wanted.json_object:
         forms.append(JsonSchema(_ANY_OBJECT))
     if wanted.regex is not None:
@@ -126,9 +126,9 @@ def _structured(name: str, wanted: StructuredOutputs | None) -> Constraint | Non
     return forms[0] if forms else None
 
 
-def _schema(wanted: ResponseFormat) -> str:
+def _schema(wanted: ResponseFormat) -> Mapping[str, Any]:
     if wanted.type == "json_object":
-        return _ANY_OBJECT if wanted.schema_ is None else json.dumps(wanted.schema_)
+        return _ANY_OBJECT if wanted.schema_ is None else wanted.schema_
     if wanted.type != "json_schema":
         raise ApiError(
             f"response_format.type is {quote(wanted.type)}; it must be text, json_object or json_schema",
@@ -142,7 +142,7 @@ def _schema(wanted: ResponseFormat) -> str:
             param="response_format.json_schema.schema",
             code="missing_required_parameter",
         )
-    return json.dumps(schema)
+    return schema
 
 
 def _seed(wanted: int | None, default: int | None) -> int:

@@ -12,6 +12,7 @@ from trigraph.runtime.state.sequence import StateLimits
 
 DEFAULT_SEQUENCES = 8  # where memory is taken when it is used
 _FEW_SEQUENCES = 2  # where it is taken at once
+_MOST_SEQUENCES = 1024  # a step of so many is far beyond what pays
 # Of the memory that is free, by default. The rest is for weights that are read again, and for other programs.
 _KV_PART, _SLOTS_PART = 0.5, 0.25
 _MOST_SLOTS = 256  # by default: of a few megabytes each, and most checkpoints save seconds
@@ -59,6 +60,10 @@ class Budgets:
         for name in ("sequences", "kv_memory", "checkpoint_memory"):
             if (value := getattr(self, name)) is not None:
                 check(name, value, int, lambda found: found >= 1, "1 or more")
+        if (self.sequences or 0) > _MOST_SEQUENCES:
+            raise TrigraphError(
+                f"sequences is {self.sequences}; at most {_MOST_SEQUENCES} requests are computed at once"
+            )
         check("memory_share", self.share, float, lambda found: 0 < found <= 1, "above 0 and at most 1")
         free = None if free is None else int(self.share * free)
         slot_bytes, page_bytes = (buffers * _bytes(tensors, rows) for rows in ("slots", "pages"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.command import Run
+from trigraph import custom_ops
 from trigraph.custom_ops import instruction_sets
 from trigraph.exporter import export
 from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
@@ -70,6 +71,22 @@ def test_kernels_that_do_not_run_are_named(
     found = trigraph("doctor")
     assert found.status == 1
     assert f"{instruction_sets()[0]}  does not run: " in found.out and "verify.onnx" in found.out
+
+
+def test_sets_that_the_build_leaves_out_are_named(
+    trigraph: Run, one_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(monkeypatch, tmp_path / "record.json", {"the model": dict(package_bits(one_model))})
+    monkeypatch.setattr(examine, "absent_sets", lambda: ("avx9", "sse9"))
+    found = trigraph("doctor")
+    assert found.status == 0 and "not in this build: avx9, sse9; build all with `make .venv/.test`" in found.out
+    monkeypatch.setattr(custom_ops, "absent_sets", lambda: ("avx9", "sse9"))
+    monkeypatch.setenv("TRIGRAPH_ISA", "avx9")
+    with pytest.raises(TrigraphError, match="TRIGRAPH_ISA=avx9: this build has left that set out; build all with"):
+        custom_ops.instruction_set.__wrapped__()
+    monkeypatch.setenv("TRIGRAPH_ISA", "avx8")
+    with pytest.raises(TrigraphError, match="TRIGRAPH_ISA=avx8: this processor has no such instruction set"):
+        custom_ops.instruction_set.__wrapped__()
 
 
 def test_a_record_of_another_contract_is_no_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

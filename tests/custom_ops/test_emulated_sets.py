@@ -168,7 +168,7 @@ def test_sets_by_processor(tmp_path: Path) -> None:
     """Each processor gets the sets whose instructions it has, the best one first."""
     compiler, (emulator, *_) = cross_tools()
     program = tmp_path / "sets"
-    sources = [str(HERE / "arm_sets.cc"), str(KERNELS / "isa.cc")]
+    sources = [str(KERNELS / "processor_sets.cc"), str(KERNELS / "isa.cc")]
     subprocess.run([compiler, "-std=c++17", "-static", f"-I{KERNELS}", *sources, "-o", str(program)], check=True)
     arm = ["i8mm", "dotprod", "neon", "portable"]
     for processor, first in (("cortex-a72", 2), ("cortex-a76", 1), ("max", 0)):

@@ -71,7 +71,7 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 60
 def sources() -> list[Path]:
     """The sources of the checkout, relative to its root; what is built there is not among them."""
     kinds = ("*.py", "*.cc", "*.h", "*.cu", "*.cuh", "*.js")
-    folders = [ROOT / folder for folder in (*ROOMS, "tests", "tools", "examples")]
+    folders = [ROOT / folder for folder in (*ROOMS, "src", "tests", "tools", "examples")]
     return sorted(path.relative_to(ROOT) for folder in folders for kind in kinds for path in folder.rglob(kind))
 
 
@@ -176,7 +176,7 @@ export class A {
         assert sentence.endswith(f"{expected} lines")
 
 
-@pytest.mark.parametrize("layer", ROOMS)
+@pytest.mark.parametrize("layer", [*ROOMS, "src/trigraph"])
 def test_subpackages_are_typed(layer: str) -> None:
     assert (ROOT / layer / "py.typed").is_file()
 

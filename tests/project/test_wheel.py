@@ -59,6 +59,7 @@ def test_content(wheel: Path) -> None:
         if path.suffix in {".py", ".gguf", ".json", ".typed"} | PAGE and path.name != "CMakeLists.txt"
     } - packed
     assert not missing
+    assert {f"trigraph/{path.name}" for path in (ROOT / "src" / "trigraph").glob("*.*")} <= packed
     other = {".py", ".typed", ".md", ".gguf", ".jinja", ".json", ".so", ".dylib", ".dll"}
     assert {Path(path).suffix for path in packed} <= other | PAGE
     assert "trigraph/exporter/CONTRACT.md" in packed
@@ -80,6 +81,10 @@ def test_export_and_generate(wheel: Path, tiny_gguf: Path, tmp_path: Path, opera
 
     places = "import trigraph.runtime, trigraph.custom_ops as c; print(trigraph.runtime.__file__, c.library_path())"
     assert all(Path(place).is_relative_to(target) for place in python(places).split())
+    assert python("import trigraph; print(trigraph.__file__, trigraph.load.__name__)").split() == [
+        str(target / "trigraph" / "__init__.py"),
+        "load",
+    ]
     assert trigraph("--version").split() == ["trigraph", wheel.stem.split("-")[1]]
     trigraph("export", str(tiny_gguf), "-o", "package", "--copy-weights")
     answer = json.loads(trigraph("run", "package", "-p", PROMPT, "--raw", "-n", "24", "--temp", "0", "--json"))

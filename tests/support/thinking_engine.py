@@ -9,6 +9,7 @@ from support.fake_model import FakeModel, History
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.draft_length import OFF
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -42,4 +43,4 @@ def thinking_engine(*replies: str, context: int = 1000) -> Engine:
 
     model = FakeModel(VOCAB, next_logits)
     template = ChatTemplate(TEMPLATE, {"eos_token": "<|end|>"}, tokenizer.control_names)
-    return Engine(Model(model.steps(context, 4, chunk=64), tokenizer, template, no_draft="the model has no MTP head"))
+    return Engine(Model(model.steps(context, 4, chunk=64), tokenizer, template, no_draft=OFF))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -46,7 +45,7 @@ class Messages(Job):
             fields.reasoning_budget = fields.thinking.budget_tokens
         answer = form(fields, None)
         if fields.output_config is not None and fields.output_config.format is not None:
-            answer = JsonSchema(json.dumps(fields.output_config.format.schema_))
+            answer = JsonSchema(fields.output_config.format.schema_)
         options = request_options(
             fields,
             model,

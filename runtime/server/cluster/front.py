@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -18,7 +17,6 @@ from ray.serve.schema import LoggingConfig
 from ray.util.metrics import Gauge
 
 from trigraph.runtime.config import DEFAULT_WAITING
-from trigraph.runtime.requests.options import Options
 from trigraph.runtime.server.app import App, ServedModel
 from trigraph.runtime.server.cluster.deployment import DRAIN_SECONDS, Deployed
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
@@ -36,7 +34,7 @@ class Front:
     async def __init__(self, engines: DeploymentHandle, settings: Settings) -> None:  # type: ignore[misc]
         description = await engines.describe.remote()  # for as long as the engines load
         engine = RemoteEngine(description, RayReplicas(engines), DEFAULT_WAITING)
-        self._model = ServedModel(engine, replace(settings, defaults=Options(engine.sampling)))
+        self._model = ServedModel(engine, settings)
         self._publishing = asyncio.create_task(publish(self._model.metrics))
 
     def __serve_build_asgi_app__(self) -> FastAPI:

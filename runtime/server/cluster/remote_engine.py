@@ -109,7 +109,7 @@ class _Stream:
     ) -> None:
         shown = prompt if isinstance(prompt, ImagePrompt) else None
         ids = checked_prompt(prompt, options, engine.context, engine.vocab)
-        self.handle = Handle(ids, options, engine.tokenizer, engine.context, shown=shown)
+        self.handle = Handle(ids, options.of_model(engine.sampling), engine.tokenizer, engine.context, shown=shown)
         self.handle.runner = self
         self.handle.report = lambda: self._speculation
         self.kv_usage = 0.0

@@ -154,7 +154,7 @@ class NativeCompletion(Job):
 
 def generation_settings(options: Options) -> dict[str, Any]:
     """How tokens are chosen, under llama-server's names."""
-    sampling = options.sampling
+    sampling = options.chosen_by
     return {
         "seed": sampling.seed,
         "temperature": sampling.temperature,

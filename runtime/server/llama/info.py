@@ -30,7 +30,7 @@ def props(model: ServedModel) -> dict[str, Any]:
     return {
         "default_generation_settings": {
             "n_ctx": engine.context,
-            "params": {**generation_settings(settings.defaults), "seed": seed},
+            "params": {**generation_settings(settings.defaults.of_model(engine.sampling)), "seed": seed},
         },
         "total_slots": len(slots(model)),
         "model_alias": settings.model,

@@ -51,7 +51,7 @@ class Responses(Job):
         self._logprobs = None if logprobs is None else OutputLogprobs(request, self._tokenizer)
         self._number = 0
         self._head = _head(fields, model) | {
-            name: getattr(options.sampling, name)
+            name: getattr(options.chosen_by, name)
             for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         }
 

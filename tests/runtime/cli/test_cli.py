@@ -232,6 +232,8 @@ def test_a_model_without_a_head_says_so(trigraph: Run, operator_library: Path, t
     options = ["-p", "hello", "-n", 8, "--seed", 1, "--ignore-eos"]
     alone = trigraph("run", trunk, *options)
     assert "n-grams alone: the model has no MTP head" in alone.err
+    assert "note: the model has no MTP head, the layer that drafts: drafts come from repetitions" in alone.err
+    assert "MTP head" not in trigraph("run", trunk, "--no-spec", *options).err
     both = trigraph("run", trunk, "--mtp", head, *options)
     assert "speculation on" in both.err or "speculation parked" in both.err
     assert both.out == alone.out

@@ -19,8 +19,8 @@ def test_a_configuration_and_settings_beside_it(tiny_package: Path, operator_lib
 
 
 def test_settings_that_do_not_exist(tiny_package: Path) -> None:
-    with pytest.raises(TypeError, match="contexts"):
-        load(tiny_package, contexts=64)
+    with pytest.raises(TrigraphError, match=r"no keyword .contexts.: did you mean context\?"):
+        load(tiny_package, contexts=64)  # type: ignore[call-arg]
     with pytest.raises(TrigraphError, match="max_waiting is 0; it must be 1 or more"):
         load(tiny_package, max_waiting=0)
 

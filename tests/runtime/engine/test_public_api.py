@@ -1,4 +1,4 @@
-"""What `import trigraph.runtime` shows to a person: names, help, short texts of objects, and requests to be awaited."""
+"""What `import trigraph` shows to a person: names, help, short texts of objects, and requests to be awaited."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import pytest
 
-import trigraph.runtime as trigraph
+import trigraph
 from support.fake_engine import GREEDY, engine_of, scripted
 
 TEXT = b"the sky is blue"
@@ -26,6 +26,8 @@ def test_names() -> None:
         dir(trigraph)
     )
     assert not {"os", "import_module", "Any", "cli"} & set(dir(trigraph))
+    assert all(getattr(trigraph.runtime, name) is getattr(trigraph, name) for name in trigraph.runtime.__all__)
+    assert trigraph.exporter.export is not None
     assert all(hasattr(trigraph, name) for name in dir(trigraph))
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
         getattr(trigraph, "Motor")  # noqa: B009 (mypy knows that it is not there)
@@ -37,8 +39,9 @@ def test_help_has_every_name() -> None:
 
 
 def test_the_module_itself_imports_little() -> None:
-    code = "import sys, trigraph.runtime; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    for asked in ("import trigraph", "import trigraph.runtime", "from trigraph import runtime"):
+        code = f"import sys; {asked}; sys.exit('numpy' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, asked
 
 
 def test_texts_of_objects_are_short() -> None:

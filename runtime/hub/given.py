@@ -1,0 +1,56 @@
+"""Where a model is: a path as it is, or a name, whose files are downloaded first, or found in Ollama's folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from trigraph.models.progress import Progress, silent
+from trigraph.models.tiny import TINY_GGUF
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """The files of a model."""
+
+    path: Path
+    mtp: Path | None = None
+    """Its MTP head, where that is elsewhere."""
+    mmproj: Path | None = None
+    """Its vision tower, where that cannot be found beside it."""
+    notice: str | None = None
+    """What the user should know of it."""
+
+
+def located(model: Path, progress: Progress = silent) -> GivenModel:
+    """The files that a path or a name means: USER/REPO:QUANT, ollama:NAME, or tiny.
+
+    Raises TrigraphError for what cannot be downloaded or found.
+    """
+    if os.path.lexists(model) or (model.parent.name and model.parent.is_dir()):
+        return GivenModel(model)
+    if (name := model.as_posix()).startswith("ollama:"):
+        return _of_ollama(name)
+    if name == "tiny":
+        return GivenModel(TINY_GGUF)
+    from trigraph.runtime.hub.repository import is_name
+
+    return downloaded(name, progress) if is_name(name) else GivenModel(model)
+
+
+def downloaded(text: str, progress: Progress = silent) -> GivenModel:
+    """The files of USER/REPO:QUANT. Raises TrigraphError."""
+    from trigraph.runtime.hub.download import download
+    from trigraph.runtime.hub.repository import ModelName
+
+    found = download(ModelName.parse(text), progress)
+    elsewhere = found.mtp is not None and found.mtp.parent != found.path.parent
+    return GivenModel(found.path, found.mtp if elsewhere else None, notice=found.notice)
+
+
+def _of_ollama(text: str) -> GivenModel:
+    from trigraph.runtime.hub.ollama import OllamaName, find
+
+    found = find(OllamaName.parse(text))
+    return GivenModel(found.path, mmproj=found.projector)
