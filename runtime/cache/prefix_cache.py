@@ -136,22 +136,30 @@ class PrefixCache:
             match.nodes.pop()
         return match
 
-    def insert(self, sequence: Sequence, row: StepResult | None) -> None:
+    def peek(self, prompt: list[int], images: Images = (), *, needs_row: bool = True) -> Sequence | None:
+        """The checkpoint that `find` would fork; the cache's own."""
+        nodes = self._match(prompt, images, needs_row).nodes
+        return _checkpoint(nodes[-1]).sequence if nodes else None
+
+    def insert(
+        self, sequence: Sequence, row: StepResult | None, *, ends: bool = False, lasting: bool = True
+    ) -> None:
         """Keeps a checkpoint of the sequence's committed tokens, with the row of the last one where it is given.
 
-        Nothing happens where there is no room for it.
+        Nothing happens where there is no room for it. `ends`: the sequence takes no more steps, which saves copying a
+        page. `lasting`: whether it may be worth a file.
         """
         if sequence.damaged or not sequence.length:
             return
         node = self._held(sequence.tokens)
         if node is None:
-            if not self.make_room(0, self._state.pages_to_copy(sequence)):
+            if not ends and not self.make_room(0, self._state.pages_to_copy(sequence)):
                 return
-            node = self._keep(self._state.checkpoint(sequence))
+            node = self._keep(self._state.checkpoint(sequence, ends=ends))
         if not _shows(node, sequence.images):  # another image's, with the same first keys
             return
         self._take_row(node, row)
-        if self._disk is not None:
+        if self._disk is not None and lasting:
             self._disk.offer(_checkpoint(node).sequence, _checkpoint(node).row)
 
     def make_room(self, slots: int, pages: int) -> bool:
