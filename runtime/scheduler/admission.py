@@ -11,7 +11,7 @@ from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found, PrefixCache
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.room import Room
-from trigraph.runtime.scheduler.turns import count_delays, in_turn
+from trigraph.runtime.scheduler.turns import count_delays, in_turn, patience
 from trigraph.runtime.scheduler.waiting import Waiting
 from trigraph.runtime.state.sequence import Sequence
 
@@ -33,6 +33,8 @@ class Admission:
 
     def retry(self) -> None:
         """To be called when a request has given its state back: there may be room for others."""
+        for request in self._refused:
+            request.found = -1  # the cache has changed, too
         self._refused.clear()
 
     def admit(self, active: list[Request], piece: int) -> Iterator[tuple[Request, Found | Exception]]:
@@ -47,20 +49,23 @@ class Admission:
                 known = self._known(request)
                 request.found = 0 if known is None else known.length
         prompts = [request for request in active if not request.decodes and not request.images.waiting]
-        waiting = [each for each in self._waiting.all if each not in self._refused and not _awaits(each)]
-        for request in in_turn([*prompts, *waiting]):
-            if piece <= 0 or len(active) >= self._steps.state.sequences:
-                return
+        refused: list[Request] = []
+        for request in in_turn([*prompts, *(each for each in self._waiting.all if not _awaits(each))]):
             if request.sequence is None:
-                if any([_shares(request, other) for other in active if not other.decodes]):
+                passes = any(other.rank < request.rank and request.missing > patience(other) for other in refused)
+                shares = not passes and any([_shares(request, other) for other in active if not other.decodes])
+                if piece <= 0 or len(active) >= self._steps.state.sequences:
+                    return
+                if passes or shares:
                     continue
-                found: Found | Exception | None
+                found: Found | Exception | None = None
                 try:
-                    found = self._start(request, active)
+                    found = None if request in self._refused else self._start(request, active)
                 except Exception as error:  # a request that fails, fails alone
                     found = error
                 if found is None:
                     self._refused.add(request)
+                    refused.append(request)
                     continue
                 self._waiting.discard(request)
                 yield request, found
@@ -116,14 +121,15 @@ class Admission:
         if not self._cache.make_room(1, 1) and active:
             return None
         found = self._cache.find(target, request.images.placed, needs_row=not request.completion.ids)
-        sequence = found.sequence
+        request.sequence = sequence = found.sequence
         needed = state.room([sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
         if not self._cache.make_room(*needed) and active:  # others than requests have it
             self._cache.insert(sequence, None, ends=True)
             self._steps.release(sequence)
+            request.sequence = None
             return None
         sequence.images = request.images.placed
-        request.sequence, request.found, request.kept = sequence, sequence.length, sequence.length
+        request.found = request.kept = sequence.length
         if request.completion.started is None:
             request.completion.started = time.perf_counter()
             request.completion.reused = min(sequence.length, len(request.tokens))

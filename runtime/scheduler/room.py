@@ -7,7 +7,7 @@ from trigraph.runtime.requests.request import Request
 from trigraph.runtime.state.sequence import Sequence
 
 # Parts of all pages: what a request grows by at the least, and the use from which on one may soon have to give way.
-_GROWTH, _CROWDED = 1 / 32, 1 / 4
+_GROWTH, _CROWDED = 1 / 32, 1 / 8
 
 
 class Room:
@@ -57,7 +57,7 @@ class Room:
     def next_division(self, request: Request, active: list[Request]) -> int:
         """The length at which the next one is due; beyond the context where none is needed."""
         limits, used = self._state.limits, sum(each.state.page_count for each in active)
-        if len(active) < 2 or used < _CROWDED * self._state.pages.size:
+        if used < _CROWDED * self._state.pages.size:
             return limits.context + 1
         kept = request.kept // limits.page_size * limits.page_size
         return kept + self.spacing

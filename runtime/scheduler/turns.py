@@ -25,7 +25,7 @@ def in_turn(prompts: Iterable[Request]) -> Iterator[Request]:
             ready, behind, least = [], [], math.inf
             for request in rest:
                 (ready if request.missing <= least else behind).append(request)
-                least = min(least, _patience(request))
+                least = min(least, patience(request))
             yield from sorted(ready, key=_missing)
             rest = behind
 
@@ -39,9 +39,9 @@ def count_delays(pieces: Mapping[Request, int], prompts: Iterable[Request]) -> N
             later += pieces.get(request, 0)
 
 
-def _patience(request: Request) -> int:
+def patience(request: Request) -> int:
     """How many more tokens of later prompts it bears."""
-    whole = request.target_length - request.found
+    whole = request.lost + request.target_length - request.found
     return max(0, (2 * whole - request.missing) // _PART - request.delay)
 
 

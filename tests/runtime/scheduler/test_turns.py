@@ -32,7 +32,7 @@ class Asked:
 SHORTS = [Asked(20, after) for after in range(0, 720, 12)]
 MIXES: dict[str, tuple[list[Asked], dict[int, int]]] = {
     "a short one behind a long one": ([Asked(600), Asked(20, 100)], {0: 620, 1: 20}),
-    "ever shorter ones": ([Asked(600), Asked(50, 90), Asked(15, 100)], {0: 665, 1: 65, 2: 15}),
+    "ever shorter ones": ([Asked(600), Asked(55, 90), Asked(5, 92)], {0: 660, 1: 60, 2: 5}),
     "equal ones": ([Asked(200), Asked(200), Asked(200)], {0: 200, 1: 400, 2: 600}),
     "too long to go first": ([Asked(600), Asked(300, 50)], {0: 600, 1: 850}),
     "more short ones than there is time for": ([Asked(600), *SHORTS], {0: 720}),
@@ -111,6 +111,7 @@ class Prompt:
     missing: int
     found: int = 0
     delay: int = 0
+    lost: int = 0
     ahead: int = 0
     """Tokens of earlier ones that were missing when it came."""
     since: int = 0
