@@ -141,9 +141,7 @@ class PrefixCache:
         nodes = self._match(prompt, images, needs_row).nodes
         return _checkpoint(nodes[-1]).sequence if nodes else None
 
-    def insert(
-        self, sequence: Sequence, row: StepResult | None, *, ends: bool = False, lasting: bool = True
-    ) -> None:
+    def insert(self, sequence: Sequence, row: StepResult | None, *, ends: bool = False, lasting: bool = True) -> None:
         """Keeps a checkpoint of the sequence's committed tokens, with the row of the last one where it is given.
 
         Nothing happens where there is no room for it. `ends`: the sequence takes no more steps, which saves copying a

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import chain
 
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found, PrefixCache
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.room import Room
-from trigraph.runtime.scheduler.turns import count_delays, in_turn, patience
+from trigraph.runtime.scheduler.turns import count_delays, turns
 from trigraph.runtime.scheduler.waiting import Waiting
 from trigraph.runtime.state.sequence import Sequence
 
@@ -42,36 +43,33 @@ class Admission:
 
         With each comes what the cache had for it, or why it cannot start.
         """
-        for request in self._waiting.all if len(active) < self._steps.state.sequences else ():
-            if request.completion.done:  # cancelled before it began
-                self._waiting.discard(request)
-            elif request.found < 0:
-                known = self._known(request)
-                request.found = 0 if known is None else known.length
-        prompts = [request for request in active if not request.decodes and not request.images.waiting]
-        refused: list[Request] = []
-        for request in in_turn([*prompts, *(each for each in self._waiting.all if not _awaits(each))]):
-            if request.sequence is None:
-                passes = any(other.rank < request.rank and request.missing > patience(other) for other in refused)
-                shares = not passes and any([_shares(request, other) for other in active if not other.decodes])
+        if len(active) >= self._steps.state.sequences:
+            return
+        self._look_up()
+        going = [request for request in active if not request.decodes and not request.images.waiting]
+        waiting = [request for request in self._waiting.all if not _awaits(request)]
+        for turn in turns([*going, *waiting]):
+            refused: list[Request] = []
+            for request in turn:
+                if request.sequence is not None:
+                    piece -= request.missing
+                    continue
+                shares = any(_shares(request, other) for other in active if not other.decodes)
                 if piece <= 0 or len(active) >= self._steps.state.sequences:
                     return
-                if passes or shares:
+                if shares:
                     continue
-                found: Found | Exception | None = None
-                try:
-                    found = None if request in self._refused else self._start(request, active)
-                except Exception as error:  # a request that fails, fails alone
-                    found = error
-                if found is None:
-                    self._refused.add(request)
+                if (found := self._try(request, active)) is None:
                     refused.append(request)
                     continue
+                for other in refused:  # for the room that it takes
+                    other.delay += self._steps.state.limits.page_size
                 self._waiting.discard(request)
                 yield request, found
-                if request.sequence is None:  # it has failed
-                    continue
-            piece -= request.missing
+                if request.sequence is not None:  # unless it has failed
+                    piece -= request.missing
+            if refused:  # those behind would pass it
+                return
 
     def piece(self, active: list[Request]) -> int:
         """How many tokens of prompts a round may compute without those that decode waiting too long for it."""
@@ -95,7 +93,7 @@ class Admission:
         None goes past a checkpoint, or into an image that is not read yet.
         """
         pieces: dict[Request, int] = {}
-        for request in in_turn(prompts):
+        for request in chain.from_iterable(turns(prompts)):
             length = request.state.length
             stops = [*request.checkpoints, self._room.next_division(request, active)]
             stop = min([stop for stop in stops if length < stop < request.target_length], default=request.target_length)
@@ -106,9 +104,30 @@ class Admission:
             count_delays(pieces, [*prompts, *self._waiting.all])
         return [*pieces.items()]
 
+    def _look_up(self) -> None:
+        """Sees how much the cache has of the waiting requests; those that were cancelled never begin."""
+        for request in self._waiting.all:
+            if request.completion.done:
+                self._waiting.discard(request)
+            elif request.found < 0:
+                known = self._known(request)
+                request.found = 0 if known is None else known.length
+
     def _known(self, request: Request) -> Sequence | None:
         """What the cache has of its tokens."""
         return self._cache.peek(request.target, request.images.placed, needs_row=not request.completion.ids)
+
+    def _try(self, request: Request, active: list[Request]) -> Found | Exception | None:
+        """Starts a request; why it cannot, or None when there is no room, now or when it was tried before."""
+        if request in self._refused:
+            return None
+        try:
+            found = self._start(request, active)
+        except Exception as error:  # a request that fails, fails alone
+            return error
+        if found is None:
+            self._refused.add(request)
+        return found
 
     def _start(self, request: Request, active: list[Request]) -> Found | None:
         """Gives the request a sequence with what the cache has of its tokens; None when there is no room.

@@ -6,7 +6,7 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.state.sequence import Sequence
 
-# Parts of all pages: what a request grows by at the least, and the use from which on one may soon have to give way.
+# Parts of all pages: what a request grows by at the least, and what is in use before checkpoints divide it.
 _GROWTH, _CROWDED = 1 / 32, 1 / 8
 
 
@@ -23,8 +23,7 @@ class Room:
         self._state, self._most = steps.state, steps.max_pending
         state = steps.state
         spare = max(1, state.slots.size - state.sequences)
-        self.spacing = state.limits.page_size * max(1, state.pages.size // spare)
-        """Tokens between two checkpoints of a request: one for each slot that no running request needs."""
+        self._spacing = state.limits.page_size * max(1, 2 * state.pages.size // spare)  # takes half of these slots
 
     def fits(self, request: Request, known: Sequence | None, active: list[Request]) -> bool:
         """Whether a request may begin beside the `active` ones; `known`: what the cache has of its tokens."""
@@ -47,20 +46,16 @@ class Room:
         )
 
     def divides(self, request: Request, active: list[Request]) -> bool:
-        """Whether to keep a checkpoint of what it has computed so far.
-
-        At full pages only: those that are partly filled would have to be copied.
-        """
+        """Whether to keep a checkpoint of what it has computed so far: at full pages only, which need no copy."""
         length = request.state.length
         return not length % self._state.limits.page_size and length >= self.next_division(request, active)
 
     def next_division(self, request: Request, active: list[Request]) -> int:
-        """The length at which the next one is due; beyond the context where none is needed."""
+        """The length at which the next such checkpoint is due; beyond the context while pages abound."""
         limits, used = self._state.limits, sum(each.state.page_count for each in active)
         if used < _CROWDED * self._state.pages.size:
             return limits.context + 1
-        kept = request.kept // limits.page_size * limits.page_size
-        return kept + self.spacing
+        return request.kept // limits.page_size * limits.page_size + self._spacing
 
     def _growth(self, request: Request) -> int:
         """The tokens by which a request is expected to grow."""

@@ -11,13 +11,13 @@ from trigraph.runtime.requests.request import Request
 _PART = 10  # of its own tokens that a prompt may be delayed by: once from the start, once more as it is computed
 
 
-def in_turn(prompts: Iterable[Request]) -> Iterator[Request]:
+def turns(prompts: Iterable[Request]) -> Iterator[list[Request]]:
     """The order in which prompts share a round's piece of tokens; waiting ones get state when their turn comes.
 
     Higher priorities first. Within one, the shortest first by what is left to compute, as far as earlier ones bear it:
     later ones delay a prompt by a fifth of its tokens at most, half of that at once, half as it is computed. What is
-    longer than an earlier one still bears comes after it. So a short prompt waits for hardly any long one, and no
-    prompt much longer than behind the earlier ones alone: nobody starves.
+    longer than an earlier one still bears is in a list behind it. So a short prompt waits for hardly any long one, and
+    no prompt much longer than for the earlier ones alone: nobody starves.
     """
     for _, group in groupby(sorted(prompts, key=_rank), key=_class):
         rest = [*group]
@@ -25,8 +25,8 @@ def in_turn(prompts: Iterable[Request]) -> Iterator[Request]:
             ready, behind, least = [], [], math.inf
             for request in rest:
                 (ready if request.missing <= least else behind).append(request)
-                least = min(least, patience(request))
-            yield from sorted(ready, key=_missing)
+                least = min(least, _patience(request))
+            yield sorted(ready, key=_missing)
             rest = behind
 
 
@@ -39,7 +39,7 @@ def count_delays(pieces: Mapping[Request, int], prompts: Iterable[Request]) -> N
             later += pieces.get(request, 0)
 
 
-def patience(request: Request) -> int:
+def _patience(request: Request) -> int:
     """How many more tokens of later prompts it bears."""
     whole = request.lost + request.target_length - request.found
     return max(0, (2 * whole - request.missing) // _PART - request.delay)

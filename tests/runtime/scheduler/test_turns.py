@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from support.fake_engine import assert_settled
 from support.rounds import alone, fresh, options, queued, run_round, scheduler, steady, tokens
 from trigraph.runtime.requests.handle import Handle
-from trigraph.runtime.scheduler.turns import count_delays, in_turn
+from trigraph.runtime.scheduler.turns import count_delays, turns
 
 __all__ = ["steady"]
 PIECE = 16
@@ -137,7 +138,7 @@ def test_nobody_is_delayed_by_more_than_a_fifth(coming: list[tuple[int, int]], p
             wait, number = 0, number + 1
         pieces: dict[Any, int] = {}
         left = piece
-        for prompt in in_turn(waiting):
+        for prompt in chain.from_iterable(turns(waiting)):
             pieces[prompt] = min(left, prompt.missing)
             left -= pieces[prompt]
             if not left:
