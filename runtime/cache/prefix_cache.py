@@ -82,8 +82,7 @@ class PrefixCache:
         self._heap: list[tuple[float, int, Node[_Checkpoint]]] = []
         self._slots: Counter[int] = Counter()  # how many checkpoints have each slot
         self._numbers = itertools.count()
-        # A host's own steps find room as requests do.
-        # Weak, or the state would refer to itself, and stay until the collector comes.
+        # A host's own steps find room as requests do. Weak, as the state would refer to itself until it is collected.
         make_room = weakref.WeakMethod(self.make_room)
         self._state.slots.reclaim = lambda count: (call := make_room()) and call(count, 0)
         self._state.pages.reclaim = lambda count: (call := make_room()) and call(0, count)
@@ -197,14 +196,9 @@ class PrefixCache:
         if len(nodes) > _MAX_SAVED:
             nodes = [nodes[0], *nodes[1 - _MAX_SAVED :]]
         kept = [_checkpoint(node) for node in nodes]
-        saved = [
-            Checkpoint.of(
-                self._state, checkpoint.sequence, None if checkpoint.row is None else checkpoint.row.logits[0]
-            )
-            for checkpoint in kept
-        ]
-        longest = kept[-1].sequence if kept else None
-        save_session(path, model, self._state, longest, saved, turn)
+        logits = [None if each.row is None else each.row.logits[0] for each in kept]
+        saved = [Checkpoint.of(self._state, each.sequence, row) for each, row in zip(kept, logits, strict=True)]
+        save_session(path, model, self._state, kept[-1].sequence if kept else None, saved, turn)
 
     def _held(self, tokens: list[int]) -> Node[_Checkpoint] | None:
         """The node with a checkpoint of just these tokens."""

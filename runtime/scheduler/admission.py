@@ -11,8 +11,8 @@ from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found, PrefixCache
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.request import Request
+from trigraph.runtime.scheduler.order import count_delays, in_order
 from trigraph.runtime.scheduler.room import Room
-from trigraph.runtime.scheduler.turns import count_delays, turns
 from trigraph.runtime.scheduler.waiting import Waiting
 from trigraph.runtime.state.sequence import Sequence
 
@@ -48,7 +48,7 @@ class Admission:
         self._look_up()
         going = [request for request in active if not request.decodes and not request.images.waiting]
         waiting = [request for request in self._waiting.all if not _awaits(request)]
-        for turn in turns([*going, *waiting]):
+        for turn in in_order([*going, *waiting]):
             refused: list[Request] = []
             for request in turn:
                 if request.sequence is not None:
@@ -93,7 +93,7 @@ class Admission:
         None goes past a checkpoint, or into an image that is not read yet.
         """
         pieces: dict[Request, int] = {}
-        for request in chain.from_iterable(turns(prompts)):
+        for request in chain.from_iterable(in_order(prompts)):
             length = request.state.length
             stops = [*request.checkpoints, self._room.next_division(request, active)]
             stop = min([stop for stop in stops if length < stop < request.target_length], default=request.target_length)

@@ -36,8 +36,8 @@ class Batch:
 class Scheduler:
     """Runs rounds over the requests that `waiting` holds. For one thread, which holds `steps.lock`.
 
-    Whose prompt comes next says `turns`. When pages or slots run out, cached prefixes go first; then the request that
-    costs least to compute again, to the same bits, gives its state back to the cache, and waits.
+    See `in_order` for whose prompt comes next. When pages or slots run out, cached prefixes go first; then the request
+    that costs least to compute again, to the same bits, leaves its state to the cache and waits.
     """
 
     def __init__(self, model: Model, waiting: Waiting) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.fake_engine import assert_settled
 from support.rounds import alone, fresh, options, queued, run_round, scheduler, steady, tokens
 from trigraph.runtime.requests.handle import Handle
-from trigraph.runtime.scheduler.turns import count_delays, turns
+from trigraph.runtime.scheduler.order import count_delays, in_order
 
 __all__ = ["steady"]
 PIECE = 16
@@ -105,7 +105,7 @@ def test_one_that_waits_for_a_common_beginning_holds_nobody_up() -> None:
 
 @dataclass(eq=False)
 class Prompt:
-    """What turns depend on."""
+    """What the order depends on."""
 
     rank: tuple[int, int]
     target_length: int
@@ -138,7 +138,7 @@ def test_nobody_is_delayed_by_more_than_a_fifth(coming: list[tuple[int, int]], p
             wait, number = 0, number + 1
         pieces: dict[Any, int] = {}
         left = piece
-        for prompt in chain.from_iterable(turns(waiting)):
+        for prompt in chain.from_iterable(in_order(waiting)):
             pieces[prompt] = min(left, prompt.missing)
             left -= pieces[prompt]
             if not left:

@@ -11,7 +11,7 @@ from trigraph.runtime.requests.request import Request
 _PART = 10  # of its own tokens that a prompt may be delayed by: once from the start, once more as it is computed
 
 
-def turns(prompts: Iterable[Request]) -> Iterator[list[Request]]:
+def in_order(prompts: Iterable[Request]) -> Iterator[list[Request]]:
     """The order in which prompts share a round's piece of tokens; waiting ones get state when their turn comes.
 
     Higher priorities first. Within one, the shortest first by what is left to compute, as far as earlier ones bear it:
