@@ -82,8 +82,7 @@ class PrefixCache:
         self._heap: list[tuple[float, int, Node[_Checkpoint]]] = []
         self._slots: Counter[int] = Counter()  # how many checkpoints have each slot
         self._numbers = itertools.count()
-        # A host's own steps find room as requests do.
-        # Weak, or the state would refer to itself, and stay until the collector comes.
+        # A host's own steps find room as requests do. Weak, as the state would refer to itself until it is collected.
         make_room = weakref.WeakMethod(self.make_room)
         self._state.slots.reclaim = lambda count: (call := make_room()) and call(count, 0)
         self._state.pages.reclaim = lambda count: (call := make_room()) and call(0, count)
@@ -136,22 +135,28 @@ class PrefixCache:
             match.nodes.pop()
         return match
 
-    def insert(self, sequence: Sequence, row: StepResult | None) -> None:
+    def peek(self, prompt: list[int], images: Images = (), *, needs_row: bool = True) -> Sequence | None:
+        """The checkpoint that `find` would fork; the cache's own."""
+        nodes = self._match(prompt, images, needs_row).nodes
+        return _checkpoint(nodes[-1]).sequence if nodes else None
+
+    def insert(self, sequence: Sequence, row: StepResult | None, *, ends: bool = False, lasting: bool = True) -> None:
         """Keeps a checkpoint of the sequence's committed tokens, with the row of the last one where it is given.
 
-        Nothing happens where there is no room for it.
+        Nothing happens where there is no room for it. `ends`: the sequence takes no more steps, which saves copying a
+        page. `lasting`: whether it may be worth a file.
         """
         if sequence.damaged or not sequence.length:
             return
         node = self._held(sequence.tokens)
         if node is None:
-            if not self.make_room(0, self._state.pages_to_copy(sequence)):
+            if not ends and not self.make_room(0, self._state.pages_to_copy(sequence)):
                 return
-            node = self._keep(self._state.checkpoint(sequence))
+            node = self._keep(self._state.checkpoint(sequence, ends=ends))
         if not _shows(node, sequence.images):  # another image's, with the same first keys
             return
         self._take_row(node, row)
-        if self._disk is not None:
+        if self._disk is not None and lasting:
             self._disk.offer(_checkpoint(node).sequence, _checkpoint(node).row)
 
     def make_room(self, slots: int, pages: int) -> bool:
@@ -191,14 +196,9 @@ class PrefixCache:
         if len(nodes) > _MAX_SAVED:
             nodes = [nodes[0], *nodes[1 - _MAX_SAVED :]]
         kept = [_checkpoint(node) for node in nodes]
-        saved = [
-            Checkpoint.of(
-                self._state, checkpoint.sequence, None if checkpoint.row is None else checkpoint.row.logits[0]
-            )
-            for checkpoint in kept
-        ]
-        longest = kept[-1].sequence if kept else None
-        save_session(path, model, self._state, longest, saved, turn)
+        logits = [None if each.row is None else each.row.logits[0] for each in kept]
+        saved = [Checkpoint.of(self._state, each.sequence, row) for each, row in zip(kept, logits, strict=True)]
+        save_session(path, model, self._state, kept[-1].sequence if kept else None, saved, turn)
 
     def _held(self, tokens: list[int]) -> Node[_Checkpoint] | None:
         """The node with a checkpoint of just these tokens."""

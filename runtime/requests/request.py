@@ -41,8 +41,16 @@ class Request:
     """When it ends as it is, by time.monotonic."""
     rank: tuple[int, int] = (0, 0)
     """Orders requests; the queue sets it."""
-    found: int = 0
-    """Tokens that the cache had when it was started last."""
+    found: int = -1
+    """Tokens that the cache had when it was started last, or looked up while it waits; -1: not known yet."""
+    kept: int = 0
+    """Length of the last checkpoint of its state."""
+    delay: int = 0
+    """Tokens of later prompts that were computed before its own."""
+    lost: int = 0
+    """Tokens that were computed before it gave its state back."""
+    awaited: tuple[Request, int] | None = None
+    """Whose prompt begins as its own, and up to where: it waits for that."""
     suspect_until: int = -1
     """The length up to which it decodes alone, as a step with it and others failed."""
 
@@ -68,3 +76,8 @@ class Request:
     def target_length(self) -> int:
         """Length of `target`."""
         return len(self.tokens) + max(0, len(self.completion.ids) - 1)
+
+    @property
+    def missing(self) -> int:
+        """How many tokens of `target` its state lacks, or that of the cache while it waits."""
+        return self.target_length - (self.found if self.sequence is None else self.sequence.length)

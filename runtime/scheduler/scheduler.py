@@ -18,6 +18,7 @@ from trigraph.runtime.model import Model
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.guide import wait_for_any
 from trigraph.runtime.scheduler.admission import Admission
+from trigraph.runtime.scheduler.room import Room
 from trigraph.runtime.scheduler.waiting import Waiting
 from trigraph.runtime.speculation import decode_round
 
@@ -35,8 +36,8 @@ class Batch:
 class Scheduler:
     """Runs rounds over the requests that `waiting` holds. For one thread, which holds `steps.lock`.
 
-    First come, first served within a priority. When pages or slots run out, cached prefixes go first; then the
-    youngest request gives its state back and waits to be computed again, to the same bits.
+    See `in_order` for whose prompt comes next. When pages or slots run out, cached prefixes go first; then the request
+    that costs least to compute again, to the same bits, leaves its state to the cache and waits.
     """
 
     def __init__(self, model: Model, waiting: Waiting) -> None:
@@ -47,7 +48,8 @@ class Scheduler:
         self._model, self._steps, self._waiting = model, model.steps, waiting
         self._active: list[Request] = []  # those with state, the first to be served first
         self._ended: list[Request] = []  # which nobody was told of yet
-        self._admission = Admission(model, waiting, self.cache)
+        self._room = Room(model.steps)
+        self._admission = Admission(model, waiting, self.cache, self._room)
 
     @cached_property
     def executor(self) -> Executor:
@@ -96,7 +98,7 @@ class Scheduler:
         if request in self._active:
             self._active.remove(request)
         self._waiting.discard(request)
-        self._admission.blocked = False
+        self._admission.retry()
         if request.completion.done:
             return
         try:
@@ -135,7 +137,7 @@ class Scheduler:
         if not prompts and not any(request.sampler.ready for request in decoding):
             wait_for_any([request.sampler.guide for request in decoding if request.sampler.guide], _LATE)
         decoding = [request for request in decoding if request.sampler.ready]
-        return self._fitting(Batch(decoding, self._admission.cut(prompts, piece)))
+        return self._fitting(Batch(decoding, self._admission.cut(self._active, prompts, piece)))
 
     def _suspects(self) -> list[Request]:
         """A request that decodes alone, if there is one."""
@@ -172,6 +174,9 @@ class Scheduler:
         for request in self.active:
             if request.state.length >= request.suspect_until:
                 request.suspect_until = -1
+            if self._room.divides(request, self._active):
+                request.kept = request.state.length
+                self.cache.insert(request.state, None, lasting=False)
             complete = request.completion.finished and request.state.length >= request.target_length
             if complete or request.error is not None:
                 self.end(request, request.error)
@@ -185,8 +190,9 @@ class Scheduler:
             lengths = [min(request.state.length + size, context) for request, size in sizes]
             if not sizes or self.cache.make_room(*self._steps.state.room(sequences, lengths)):
                 return batch
-            victim = self._active[-1]
+            victim = self._room.victim(self._active)
             if len(self._active) > 1:
+                self.cache.insert(victim.state, None, ends=True)
                 self._preempt(victim)
             else:
                 # Fails it, with the numbers.
@@ -197,10 +203,11 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         """Takes the state of a request, which will be computed again."""
         self._active.remove(request)
+        request.lost += request.state.length - request.found
         self._steps.release(request.state)
-        request.sequence, request.decodes = None, False
+        request.sequence, request.decodes, request.found = None, False, -1
         request.completion.preemptions += 1
-        self._admission.blocked = False
+        self._admission.retry()
         self._waiting.add(request)
 
     def _arrived(self, request: Request, rows: StepResult | None, row: int) -> None:
@@ -237,7 +244,7 @@ class Scheduler:
         sequence, request.sequence, request.decodes = request.state, None, False
         try:
             if not sequence.damaged and sequence.length:
-                self.cache.insert(sequence, None)
+                self.cache.insert(sequence, None, ends=True)
                 if request.finish is not None:
                     request.finish([*request.tokens, *request.completion.ids])
         finally:

@@ -15,7 +15,7 @@ class QueueFullError(TrigraphError):
 
 
 class Waiting:
-    """Requests without state, in the order in which they will be served: by priority, then first come, first served.
+    """Requests without state, by priority, then in the order in which they came.
 
     Its methods may be called from any thread and return at once.
     """
@@ -29,11 +29,6 @@ class Waiting:
 
     def __len__(self) -> int:
         return len(self._queue)
-
-    @property
-    def first(self) -> Request | None:
-        """The one to be served next."""
-        return self._queue[0] if self._queue else None
 
     def enter(self, request: Request, places: int) -> None:
         """Adds a new request, where the next round has `places` for those that are here. Raises QueueFullError."""

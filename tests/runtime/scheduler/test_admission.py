@@ -18,11 +18,11 @@ def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = 
         prefill_speed=SimpleNamespace(tokens=lambda seconds: round(seconds * 1000)),
     )
     queue: Any = [None] * waiting
-    cache: Any = None
+    unused: Any = None
     rounds = [SimpleNamespace(seconds=seconds) for seconds in (0.1, 0.02, 0.02, 0.02, 0.001)]
     active: Any = [SimpleNamespace(decodes=True, completion=SimpleNamespace(rounds=rounds)) for _ in range(decoding)]
     active += [SimpleNamespace(decodes=False) for _ in range(prompts)]
-    return Admission(model, queue, cache).piece(active)
+    return Admission(model, queue, unused, unused).piece(active)
 
 
 @pytest.mark.parametrize(
