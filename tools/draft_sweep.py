@@ -193,7 +193,7 @@ class _Batch:
         for sequence, prompt, token in zip(self._sequences, self._prompts, self._first, strict=True):
             completion = greedy_completion(self._engine, prompt, self._tokens)
             completion.push(token)
-            sampler = Sampler(completion.options.sampling, prompt)
+            sampler = Sampler(completion.options.chosen_by, prompt)
             length = self._engine.model.draft_length(asked, self._acceptance)
             running.append(Request(completion, sampler, length, self._engine.steps.fork(sequence), token))
         return _Decoding(executor, running, governor)

@@ -230,7 +230,7 @@ def completed(
     for each in prompted:
         completion = greedy_completion(engine, each.prompt, tokens)
         completion.push(each.token)
-        sampler, sequence = Sampler(completion.options.sampling, each.prompt), engine.steps.fork(each.sequence)
+        sampler, sequence = Sampler(completion.options.chosen_by, each.prompt), engine.steps.fork(each.sequence)
         requests.append(Request(completion, sampler, length(), sequence, each.token))
     took = seconds(lambda: [*decode(executor, requests, Governor())])
     for request in requests:

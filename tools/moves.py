@@ -44,7 +44,7 @@ class Stream:
         """Prompts share beginnings, and three streams of five record the bits of their logits."""
         kinds = [*asked(tokens).items()]
         kind, options = kinds[number % len(kinds)]
-        options = replace(options, sampling=replace(options.sampling, seed=number), receipt=number % 5 > 1)
+        options = replace(options, sampling=replace(options.chosen_by, seed=number), receipt=number % 5 > 1)
         prompt = f"{BEGINNING * (number // 12 % 3)}{PROMPTS[number % len(PROMPTS)]} {number}"
         return cls(number, kind, prompt, options, number // 8 % 2)
 

@@ -61,7 +61,7 @@ class _Timed:
         steps = engine.steps
         sequence = steps.new_sequence()
         completion = greedy_completion(engine, prompt, length)
-        sampler = Sampler(completion.options.sampling, prompt)
+        sampler = Sampler(completion.options.chosen_by, prompt)
         token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
         completion.push(token)
         request = Request(completion, sampler, draft_length, sequence, token)

@@ -180,7 +180,7 @@ def test_a_configuration_file(
     served = configured(trigraph, monkeypatch, "--config", file, "--temp", 0.5, "--model", f"other={nano_gguf}")
     assert isinstance(served, App) and [*served.entries] == ["tiny", "nano", "other"]
     assert (served.budget, served.idle_seconds) == (4 << 30, 150)
-    assert served.settings.defaults.sampling.temperature == 0.5, "the command line wins"
+    assert served.settings.defaults.chosen_by.temperature == 0.5, "the command line wins"
     assert served.settings.defaults.stop == ("a", "b")
     assert served.entries["tiny"].bytes == tiny_gguf.stat().st_size
     engine, settings = served.entries["nano"].load()

@@ -79,6 +79,6 @@ class RestlessReplica(EngineReplica):
     def _offer(self, request: Handle) -> Offer | None:
         if len(request.ids) < self._begun.setdefault(request, len(request.ids)) + self._every:
             return None
-        seconds = 0.0 if (request.options.sampling.seed or 0) % 2 else 1e9
+        seconds = 0.0 if (request.options.chosen_by.seed or 0) % 2 else 1e9
         with self._peeking, patch.object(PrefillSpeed, "seconds", return_value=seconds):
             return super()._offer(request)

@@ -45,7 +45,7 @@ def cut_text(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 def alone(prompt: list[int], options: Options, context: int = CONTEXT) -> list[int]:
     """The completion by definition: one token after the other, each of the logits of all that precedes it."""
-    history, sampler = [*prompt], Sampler(options.sampling, prompt)
+    history, sampler = [*prompt], Sampler(options.chosen_by, prompt)
     room = context - len(prompt)
     limit = room if options.max_tokens is None else min(options.max_tokens, room)
     while len(history) < len(prompt) + limit:

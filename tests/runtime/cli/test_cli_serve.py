@@ -40,7 +40,7 @@ def test_options_of_run_are_defaults_of_requests(trigraph: Run, served: list[Ser
     assert trigraph("serve", "model.gguf", "--port", 0, *options).status == 0
     ((_, settings),) = served
     defaults = settings.defaults
-    assert (defaults.sampling.temperature, defaults.sampling.top_k, defaults.max_tokens) == (0.5, 7, 9)
+    assert (defaults.chosen_by.temperature, defaults.chosen_by.top_k, defaults.max_tokens) == (0.5, 7, 9)
     assert (defaults.stop, defaults.ignore_eos, defaults.reasoning_budget) == (("a",), True, 3)
     assert defaults.draft_tokens == 2
     assert settings.template_variables == {"x": "y", "enable_thinking": False}
