@@ -9,7 +9,7 @@ _IN_THE_FILE = "not needed: the GGUF file says so"
 _DRAFTS = "not needed: the MTP head and repetitions of the text both draft; --draft-tokens fixes their number"
 _EXPERTS = "--gpu-memory 12G leaves experts that do not fit to the CPU, --experts cpu all of them"
 # What users of other programs may type: what to do instead, and the option of ours that it takes, if any.
-_OTHERS = (
+_OTHERS: tuple[tuple[str, str, str | None], ...] = (
     # The model and its files.
     ("-m --model --model-path", "the model is the first argument, without an option", None),
     ("-mu --model-url", "download the model first, then give its .gguf file", None),
@@ -158,7 +158,7 @@ _OTHERS = (
     ("-o --output", "use --json", "--json"),
 )
 # Ours that are gone.
-_GONE = (
+_GONE: tuple[tuple[str, str, str | None], ...] = (
     ("--hnorm", "not needed: the MTP head norms all residual streams as one row", None),
     ("--tower-activations", "not needed: vision towers compute with float32 activations", None),
     (

@@ -7,6 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trigraph import custom_ops as custom_ops
+    from trigraph import exporter as exporter
+    from trigraph import models as models
+    from trigraph import runtime as runtime
     from trigraph.runtime.api import *  # noqa: F403
 
     __version__: str

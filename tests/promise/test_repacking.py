@@ -209,4 +209,4 @@ def test_too_little_memory(folder: Path, small_models: None, monkeypatch: pytest
 @pytest.mark.parametrize("repack", ["yes", True])
 def test_other_words(repack: object, packages: Packages) -> None:
     with pytest.raises(TrigraphError, match="repack"):
-        load(packages("tiny-moe", "F32"), repack=repack)
+        load(packages("tiny-moe", "F32"), repack=repack)  # type: ignore[arg-type]
