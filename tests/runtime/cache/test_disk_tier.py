@@ -13,9 +13,12 @@ from support.fake_model import FakeModel
 from support.fake_steps import free, make, text
 from support.sessions import MODEL
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache import disk_tier, kv_pages, tensor_file
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
+from trigraph.runtime.cache.session_file import SessionFile
+from trigraph.runtime.cache.tensor_file import TensorFile
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 
@@ -23,10 +26,16 @@ class Program:
     """A prefix cache on a folder. What states stand for is in the model, which programs share."""
 
     def __init__(
-        self, folder: Path, model: FakeModel, budget: int | None = None, identity: ModelIdentity = MODEL, rate: int = 32
+        self,
+        folder: Path,
+        model: FakeModel,
+        budget: int | None = None,
+        identity: ModelIdentity = MODEL,
+        rate: int = 32,
+        context: int = 160,
     ) -> None:
         """`rate`: tokens of a prompt a second."""
-        self.steps, speed = model.steps(128), PrefillSpeed()
+        self.steps, speed = model.steps(context, slots=40), PrefillSpeed()
         speed.observe(rate, 1.0)
         self.disk = DiskTier(folder, budget, identity, self.steps, speed)
         self.cache = PrefixCache(self.steps, self.disk)
@@ -132,7 +141,10 @@ def test_the_least_recently_used_make_room(tmp_path: Path) -> None:
     program = Program(folder, model, 3 * size + 100)
     assert [program.cache.find(text(65, seed)).sequence.length for seed in (1, 2, 3, 4)] == [64, 0, 64, 64]
     assert sum(path.stat().st_size for path in files(folder)) <= 3 * size + 100
-    assert Program(folder, model, 100)(text(100, 5)) == [0]
+    small = Program(folder, model, 100)
+    compute(small.steps, small.cache, text(100, 5))
+    small.disk.finish()
+    assert "a checkpoint of 100 tokens is kept in memory alone: it takes" in str(small.disk.problem)
     assert len(files(folder)) == 3, "what exceeds the budget removes nothing"
 
 
@@ -178,13 +190,165 @@ def test_any_damage_costs_only_the_file(tmp_path: Path) -> None:
         damaged[int(random.integers(len(content)))] ^= 1 << int(random.integers(8))
         cut = int(random.integers(1, len(content))) if random.integers(2) else len(content)
         path.write_bytes(damaged[:cut])
-        program.disk._scanned = -1
+        program.disk._folder._scanned = (-1, {})
         found = program.cache.find(text(51))
         # One space of the header for another changes nothing.
         assert found.sequence.length == 0 or damaged[3000:] == content[3000:]
         assert path.exists() == bool(found.sequence.length)
         program.steps.release(found.sequence)
         program.close()
+
+
+def conversation(turns: int) -> list[list[int]]:
+    """Prompts that go on from each other: each turn is worth a file."""
+    return [text(50 * turn) for turn in range(1, turns + 1)]
+
+
+def test_files_hold_what_their_parents_have_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation takes the disk what it has, and comes back from all of its files, in pieces of any size."""
+    monkeypatch.setattr(kv_pages, "PIECE", 100)
+    monkeypatch.setattr(tensor_file, "PIECE", 90)
+    model = make()
+    assert Program(tmp_path, model, context=1000)(*conversation(18)) == [0, *range(50, 900, 50)]
+    assert len(files(tmp_path)) == 18
+    pages = sum(TensorFile(path, "a file").rows("pages.kv.3.key") for path in files(tmp_path))
+    assert pages <= 900 // 4 + 2 * 18, "each page once, but for those that were not full"
+    other = Program(tmp_path, model, context=1000)
+    assert other(text(901)) == [900]
+    assert other.disk.read == 1
+    other.close()
+
+
+def test_what_is_in_memory_is_not_read_again(tmp_path: Path) -> None:
+    """Nor is it there twice: 200 tokens of 240 are shared."""
+    model = make()
+    program = Program(tmp_path, model, context=400)
+    program(*conversation(5))
+    other = Program(tmp_path, model, context=400)
+    other(text(200))
+    for path in files(tmp_path):
+        if path.name.startswith(("50-", "100-", "150-")):
+            path.write_bytes(path.read_bytes()[:-1])  # would be noticed
+    before = free(other.steps)[1]
+    assert other(text(251)) == [250]
+    assert before - free(other.steps)[1] == 2 * (63 - 50), "those behind 200 tokens, of the checkpoint and the prompt"
+    other.close()
+
+
+def test_a_damaged_parent(tmp_path: Path) -> None:
+    """Those that go on from it are of no use, and none stays."""
+    model = make()
+    for name in ("50-", "100-", "150-"):
+        folder = tmp_path / name
+        Program(folder, model)(*conversation(4)[:3], [*text(50), *text(60, 2)], text(70, 3))
+        assert lengths(folder) == [50, 70, 100, 110, 150]
+        for gone in (False, True):
+            damaged = next(path for path in files(folder) if path.name.startswith(name))
+            data = bytearray(damaged.read_bytes())
+            data[-100] ^= 1
+            damaged.unlink()
+            if not gone:
+                damaged.write_bytes(data)
+            program = Program(folder, model)
+            left = [[0, 0, 70], [50, 110, 70], [100, 110, 70]][("50-", "100-", "150-").index(name)]
+            program.cache._disk = None
+            compute(program.steps, program.cache, text(120, 9))
+            program.cache._disk = program.disk
+            found = [
+                program.cache.find(prompt).sequence
+                for prompt in ([*text(150), 1], [*text(50), *text(60, 2), 1], text(71, 3))
+            ]
+            assert [sequence.length for sequence in found] == left
+            program.disk._folder.make_room(0, ())
+            assert 150 not in lengths(folder)
+            for sequence in found:
+                program.steps.release(sequence)
+            program.close()
+            shutil.rmtree(folder)
+            Program(folder, model)(*conversation(4)[:3], [*text(50), *text(60, 2)], text(70, 3))
+
+
+def test_parents_stay_as_long_as_their_children(tmp_path: Path) -> None:
+    """The budget takes whole conversations, from their ends."""
+    model = make()
+    Program(tmp_path, model)(*conversation(3))
+    size = sum(path.stat().st_size for path in files(tmp_path))
+    first = {path.name for path in files(tmp_path)}
+    for seed in (1, 2):
+        for length in (50, 100):
+            Program(tmp_path, model)(text(length, seed))
+    assert Program(tmp_path, model)(text(151)) == [150]
+    total = sum(path.stat().st_size for path in files(tmp_path))
+    Program(tmp_path, model, total - 100)(text(50, 3))
+    assert first <= {path.name for path in files(tmp_path)}
+    assert lengths(tmp_path) == [50, 50, 50, 100, 100, 150], "the end of the conversation that was used first went"
+    Program(tmp_path, model, size + 100)(text(40, 4))
+    assert lengths(tmp_path) == [40, 50, 100]
+
+
+def test_a_file_that_goes_on_from_another_is_no_session_file(tmp_path: Path) -> None:
+    model = make()
+    program = Program(tmp_path, model)
+    program(*conversation(2))
+    longer = max(files(tmp_path), key=lambda path: path.name.count("-"))
+    with pytest.raises(TrigraphError, match="is a part of a conversation in a cache folder"):
+        SessionFile(longer, MODEL, program.steps)
+
+
+def test_offering_copies_nothing_and_takes_no_room(tmp_path: Path) -> None:
+    """What is to be written is read when the engine does not hold the lock, and comes back when it needs the room."""
+    model = make()
+    program = Program(tmp_path, model)
+    steps, cache, disk = program.steps, program.cache, program.disk
+    with steps.lock:
+        compute(steps, cache, text(100))
+        before = free(steps)
+        (offered,) = disk._waiting.values()
+        assert offered.sequence.pages[:25].tolist() == next(iter(cache._tree)).value.sequence.pages[:25].tolist()
+        assert before == (steps.state.slots.size - 1, steps.state.pages.size - 25)
+        assert cache.make_room(steps.state.slots.size, steps.state.pages.size)
+        assert free(steps) == (steps.state.slots.size, steps.state.pages.size)
+    disk.finish()
+    assert files(tmp_path) == []
+    assert disk.problem == "a checkpoint of 100 tokens is kept in memory alone: its memory was needed before"
+    assert program(text(100)) == [0]
+    assert lengths(tmp_path) == [100]
+    program.close()
+
+
+def test_a_checkpoint_whose_memory_is_needed_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kv_pages, "PIECE", 16)
+    program = Program(tmp_path, make())
+    steps, stack, pieces = program.steps, np.stack, []
+
+    def stacked(rows: list[np.ndarray]) -> np.ndarray:
+        pieces.append(len(rows))
+        if len(pieces) == 5:
+            assert program.cache.make_room(1, steps.state.pages.size)
+        return stack(rows)
+
+    monkeypatch.setattr(np, "stack", stacked)
+    compute(steps, program.cache, text(100))
+    program.disk.finish()
+    assert len(pieces) == 5 and files(tmp_path) == []
+    assert len(caplog.messages) == 1 and "its memory was needed" in caplog.messages[0]
+    program.close()
+
+
+def test_a_disk_that_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One checkpoint is written whatever it takes, and as many behind it as fit; the next turn makes up for it."""
+    monkeypatch.setattr(disk_tier, "_MAX_WAITING", 1000)
+    program = Program(tmp_path, make())
+    with program.steps.lock:
+        for seed in (1, 2):
+            compute(program.steps, program.cache, text(100, seed))
+        assert "the disk is slower than they come" in str(program.disk.problem)
+    program.disk.finish()
+    assert program.disk.problem is None and len(files(tmp_path)) == 1
+    assert program(text(120, 2)) == [100]
+    assert lengths(tmp_path) == [100, 120]
 
 
 def test_a_disk_that_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
