@@ -101,13 +101,14 @@ class DiskFolder:
         """Removes files but for `kept`, the least recently used ones first, until there is room in budget and disk.
 
         A file that others go on from is as recently used as they are, and goes after them. None go for the disk where
-        all of them would not do, as others fill it.
+        all of them would not do, as others fill it. What is of no use goes in any case.
         """
         files = _files(self._root.iterdir())
         total = sum(file.size for file in files)
         useful = shutil.disk_usage(self._root).free + total >= size
-        for file in _in_order(files):
-            if total + size <= self.budget and not (useful and shutil.disk_usage(self._root).free < size):
+        for file, used in _by_use(files):
+            full = total + size > self.budget or (useful and shutil.disk_usage(self._root).free < size)
+            if not full and used:
                 return
             if file.path not in kept:
                 with suppress(OSError):
@@ -142,13 +143,13 @@ def _whole(files: list[CacheFile]) -> list[CacheFile]:
     return found
 
 
-def _in_order(files: list[CacheFile]) -> list[CacheFile]:
-    """In the order in which they make room: of no use, then least recently used, a parent after its children."""
+def _by_use(files: list[CacheFile]) -> list[tuple[CacheFile, int]]:
+    """With when each was used last, in that order, a file after those that go on from it; 0: it is of no use."""
     whole = _whole(files)
-    used = dict.fromkeys(files, -1) | {file: file.used for file in whole}
+    used = dict.fromkeys(files, 0) | {file: file.used for file in whole}
     latest: dict[tuple[Path, Key | None], int] = {}  # use of what goes on from a file
     for file in reversed(whole):
         folder = file.path.parent
         used[file] = max(used[file], latest.get((folder, file.key), 0))
         latest[folder, file.parent] = max(used[file], latest.get((folder, file.parent), 0))
-    return sorted(files, key=lambda file: (used[file], -file.key[0]))
+    return sorted(used.items(), key=lambda item: (item[1], -item[0].key[0]))

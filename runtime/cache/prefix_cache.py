@@ -171,7 +171,11 @@ class PrefixCache:
         Raises TrigraphError when the file is damaged.
         """
         checkpoints = [saved.checkpoint(index) for index in range(len(saved.lengths))]  # read before any is evicted
-        base = self._base(saved)
+        begun = self._tree.match(saved.tokens[: min(saved.lengths, default=0)]).nodes
+        begun = [node for node in begun if _shows(node, saved.images)]
+        if begun and not self._make_room(0, self._state.pages_to_copy(_checkpoint(begun[-1]).sequence), begun[-1]):
+            return
+        base = self._resume(begun[-1]) if begun else None  # what need not be read
         missing = saved.pages - (0 if base is None else base.page_count)
         while checkpoints and not self.make_room(len(checkpoints), missing + len(checkpoints) - 1):
             checkpoints.pop(0)
@@ -185,12 +189,6 @@ class PrefixCache:
                 self._steps.release(sequence)
             if _shows(node, saved.images):
                 self._take_row(node, checkpoint.row)
-
-    def _base(self, saved: SessionFile) -> Sequence | None:
-        """What a file need not be read for: a sequence of the caller's own that begins all checkpoints in it."""
-        nodes = self._tree.match(saved.tokens[: min(saved.lengths, default=0)]).nodes
-        nodes = [node for node in nodes if _shows(node, saved.images)]
-        return self._resume(nodes[-1]) if nodes else None
 
     def save(self, path: Path, model: ModelIdentity, tokens: list[int], turn: Turn | None = None) -> None:
         """Writes a session file with the checkpoints of beginnings of `tokens`: the shortest and the newest ones.

@@ -68,16 +68,17 @@ def test_a_damaged_file_that_others_were_evicted_for(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8 + int.from_bytes(data[:8], "little") + 8 * 100 + 10] ^= 1  # behind the tokens: of a page
     path.write_bytes(data)
-    steps = model.steps(128, sequences=1, slots=1)
+    steps = model.steps(128, sequences=1, slots=2)
     program = Program(tmp_path, model)
     program.steps = program.disk._steps = steps
     program.cache = PrefixCache(steps, program.disk)
     cache, disk = program.cache, program.disk
     cache._disk = None
     compute(steps, cache, text(60))
+    compute(steps, cache, text(30, 2))
     cache._disk = disk
     found = cache.find(text(110))
-    assert found.sequence.length == 0
+    assert (found.sequence.length, len(cache)) == (60, 1)
     assert not files(tmp_path)
     steps.release(found.sequence)
     program.close()
@@ -231,59 +232,55 @@ def test_what_is_in_memory_is_not_read_again(tmp_path: Path) -> None:
             path.write_bytes(path.read_bytes()[:-1])  # would be noticed
     before = free(other.steps)[1]
     assert other(text(251)) == [250]
-    assert before - free(other.steps)[1] == 2 * (63 - 50), "those behind 200 tokens, of the checkpoint and the prompt"
+    assert before - free(other.steps)[1] == 63 - 50 + 1, "those behind 200 tokens, and the prompt's own"
     other.close()
 
 
-def test_a_damaged_parent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(("length", "found"), [(50, [0, 0, 70]), (100, [50, 110, 70]), (150, [100, 110, 70])])
+def test_a_damaged_parent(tmp_path: Path, length: int, found: list[int], gone: bool) -> None:
     """Those that go on from it are of no use, and none stays."""
     model = make()
-    for name in ("50-", "100-", "150-"):
-        folder = tmp_path / name
-        Program(folder, model)(*conversation(4)[:3], [*text(50), *text(60, 2)], text(70, 3))
-        assert lengths(folder) == [50, 70, 100, 110, 150]
-        for gone in (False, True):
-            damaged = next(path for path in files(folder) if path.name.startswith(name))
-            data = bytearray(damaged.read_bytes())
-            data[-100] ^= 1
-            damaged.unlink()
-            if not gone:
-                damaged.write_bytes(data)
-            program = Program(folder, model)
-            left = [[0, 0, 70], [50, 110, 70], [100, 110, 70]][("50-", "100-", "150-").index(name)]
-            program.cache._disk = None
-            compute(program.steps, program.cache, text(120, 9))
-            program.cache._disk = program.disk
-            found = [
-                program.cache.find(prompt).sequence
-                for prompt in ([*text(150), 1], [*text(50), *text(60, 2), 1], text(71, 3))
-            ]
-            assert [sequence.length for sequence in found] == left
-            program.disk._folder.make_room(0, ())
-            assert 150 not in lengths(folder)
-            for sequence in found:
-                program.steps.release(sequence)
-            program.close()
-            shutil.rmtree(folder)
-            Program(folder, model)(*conversation(4)[:3], [*text(50), *text(60, 2)], text(70, 3))
+    Program(tmp_path, model)(*conversation(3), [*text(50), *text(60, 2)], text(70, 3))
+    assert lengths(tmp_path) == [50, 70, 100, 110, 150]
+    damaged = next(path for path in files(tmp_path) if path.name.startswith(f"{length}-"))
+    data = bytearray(damaged.read_bytes())
+    data[8 + int.from_bytes(data[:8], "little") + 8 * length + 10] ^= 1  # behind the tokens: of a page
+    damaged.unlink()
+    if not gone:
+        damaged.write_bytes(data)
+    for prompt, expected in zip(([*text(150), 1], [*text(50), *text(60, 2), 1], text(71, 3)), found, strict=True):
+        program = Program(tmp_path, model)
+        sequence = program.cache.find(prompt).sequence
+        assert sequence.length == expected
+        program.steps.release(sequence)
+        program.close()
+    program.disk._folder.make_room(0, ())
+    assert not any(orphans(tmp_path)) and damaged not in files(tmp_path)
+
+
+def orphans(folder: Path) -> list[Path]:
+    """Files whose parents are gone."""
+    keys = {tuple(path.stem.split("-")[:2]) for path in files(folder)}
+    return [path for path in files(folder) if (parent := tuple(path.stem.split("-")[2:])) and parent not in keys]
 
 
 def test_parents_stay_as_long_as_their_children(tmp_path: Path) -> None:
-    """The budget takes whole conversations, from their ends."""
+    """The budget takes conversations from their ends, that first which was used first."""
     model = make()
     Program(tmp_path, model)(*conversation(3))
-    size = sum(path.stat().st_size for path in files(tmp_path))
     first = {path.name for path in files(tmp_path)}
     for seed in (1, 2):
-        for length in (50, 100):
-            Program(tmp_path, model)(text(length, seed))
+        Program(tmp_path, model)(text(50, seed), text(100, seed))
     assert Program(tmp_path, model)(text(151)) == [150]
     total = sum(path.stat().st_size for path in files(tmp_path))
-    Program(tmp_path, model, total - 100)(text(50, 3))
-    assert first <= {path.name for path in files(tmp_path)}
-    assert lengths(tmp_path) == [50, 50, 50, 100, 100, 150], "the end of the conversation that was used first went"
-    Program(tmp_path, model, size + 100)(text(40, 4))
-    assert lengths(tmp_path) == [40, 50, 100]
+    for number, left in enumerate((7, 7, 7, 7), 3):
+        Program(tmp_path, model, total - 100)(text(50, number))
+        assert first <= {path.name for path in files(tmp_path)}
+        assert orphans(tmp_path) == [] and len(files(tmp_path)) == left
+    Program(tmp_path, model, total - 100)(text(50, 9))
+    assert lengths(tmp_path) == [50] * 6 + [100]
+    assert orphans(tmp_path) == []
 
 
 def test_a_file_that_goes_on_from_another_is_no_session_file(tmp_path: Path) -> None:
@@ -330,7 +327,8 @@ def test_a_checkpoint_whose_memory_is_needed_while_it_is_written(
         return stack(rows)
 
     monkeypatch.setattr(np, "stack", stacked)
-    compute(steps, program.cache, text(100))
+    with steps.lock:
+        compute(steps, program.cache, text(100))
     program.disk.finish()
     assert len(pieces) == 5 and files(tmp_path) == []
     assert len(caplog.messages) == 1 and "its memory was needed" in caplog.messages[0]
