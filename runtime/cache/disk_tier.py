@@ -128,7 +128,7 @@ class DiskTier:
         if self._speed.seconds(len(tokens) - before) < max(_MIN_SECONDS, _MIN_READS * reading_seconds(size)):
             return
         if self._waiting and sum(offered.size for offered in self._waiting.values()) + size > _MAX_WAITING:
-            self._say(f"a checkpoint of {len(tokens):,} tokens is kept in memory alone: the disk is slower than they come")
+            self._keep_in_memory(len(tokens), "the disk is slower than they come")
             return
         key, logits = key_of(tokens), None if row is None else row.logits[0].copy()
         self._waiting[key] = offered = _Offered(state.hold(sequence), logits, size)
@@ -153,7 +153,7 @@ class DiskTier:
                 self.written += 1
             self.problem = None
         except _UnwrittenError as error:
-            self._say(f"a checkpoint of {key[0]:,} tokens is kept in memory alone: {error}")
+            self._keep_in_memory(key[0], str(error))
         except (OSError, TrigraphError) as error:
             self._say(f"{error}; checkpoints are kept in memory alone")
             self._resting_until = time.monotonic() + _REST
@@ -183,9 +183,7 @@ class DiskTier:
         self._folder.make_room(size, kept)
         checkpoint = Checkpoint.of(state, sequence, offered.logits, held)
         pages = page_tensors(state, sequence, first, held)
-        write_session(
-            path, self._model, sequence.tokens, pages, [checkpoint], images=sequence.images, first_page=first
-        )
+        write_session(path, self._model, sequence.tokens, pages, [checkpoint], images=sequence.images, first_page=first)
         self._folder.make_room(0, kept)  # it is a bit larger than was thought
 
     def _parent(self, sequence: Sequence) -> tuple[Key | None, int]:
@@ -222,8 +220,11 @@ class DiskTier:
         sizes = [chain[0].size, *(max(0, file.size - self._steps.state.slot_bytes) for file in chain[1:])]
         return sum(map(reading_seconds, sizes))
 
+    def _keep_in_memory(self, length: int, why: str) -> None:
+        self._say(f"a checkpoint of {length:,} tokens is kept in memory alone: {why}")
+
     def _say(self, problem: str) -> None:
         """Logs the first one of several problems."""
         if self.problem is None:
-            _log.warning("%s", problem)
+            _log.warning(problem)
         self.problem = problem

@@ -200,12 +200,8 @@ class PrefixCache:
         if len(nodes) > _MAX_SAVED:
             nodes = [nodes[0], *nodes[1 - _MAX_SAVED :]]
         kept = [_checkpoint(node) for node in nodes]
-        saved = [
-            Checkpoint.of(
-                self._state, checkpoint.sequence, None if checkpoint.row is None else checkpoint.row.logits[0]
-            )
-            for checkpoint in kept
-        ]
+        logits = [None if each.row is None else each.row.logits[0] for each in kept]
+        saved = [Checkpoint.of(self._state, each.sequence, row) for each, row in zip(kept, logits, strict=True)]
         longest = kept[-1].sequence if kept else None
         save_session(path, model, self._state, longest, saved, turn)
 
@@ -238,15 +234,14 @@ class PrefixCache:
 
     def _make_room(self, slots: int, pages: int, spared: Node[_Checkpoint] | None) -> bool:
         state = self._state
-        return self._free(state.slots, slots, self._frees_slot, spared) and self._free(
-            state.pages, pages, self._own_pages, spared
-        )
+        wanted = (state.slots, slots, self._frees_slot), (state.pages, pages, self._own_pages)
+        return all(self._free(*each, spared) for each in wanted)
 
     def _free(self, pool: Pool, count: int, frees: _Frees, spared: Node[_Checkpoint] | None) -> bool:
-        """Evicts checkpoints but `spared`, those of the lowest value first, until a pool has so many; whether it has."""
+        """Evicts checkpoints but `spared`, the least valuable ones first, until a pool has so many; whether it has."""
         while (missing := count - pool.free) > 0:
-            wanted = max(missing, pool.size // _SOON)
-            useful = [(node, min(freed, wanted)) for node in self._tree if node is not spared and (freed := frees(node))]
+            most = max(missing, pool.size // _SOON)
+            useful = [(node, min(freed, most)) for node in self._tree if node is not spared and (freed := frees(node))]
             if useful:
                 self._evict(min(useful, key=lambda found: self._value(*found))[0])
             elif self._disk is None or not self._disk.give_way():

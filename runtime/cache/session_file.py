@@ -3,9 +3,10 @@
 The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "3", and as JSON
 `model` (see ModelIdentity), `checkpoints` (length, to_commit and mtp_len of each one, in ascending order of length),
 `messages` of a chat and `prompt` (tokens of its last prompt); `crc32` is their checksum. A file with images is of
-version "4": `images` has place, height, width and digest of each one, whose keys stand in the tokens. A file of version "5" has
-the pages from number `first_page` on alone: those before are in the file of a beginning of its tokens, in a cache
-folder. Tensors, with n tokens, p pages, m tokens of the chat's last prompt and reply, and i counting the checkpoints:
+version "4": `images` has place, height, width and digest of each one, whose keys stand in the tokens. A file of version
+"5", in a cache folder, has the pages from number `first_page` on; those before are in another one's, of a beginning of
+its tokens. Tensors, with n tokens, p pages, m tokens of the chat's last prompt and reply, and i counting the
+checkpoints:
 
 | name | type | shape |
 |---|---|---|
@@ -215,8 +216,8 @@ class SessionFile:
                 sequences[-1].images = self.images
             for name, buffer in state.paged.items() if checkpoints else ():
                 for start, rows in self._page_rows(name, buffer, own[0]):
-                    for first, sequence in zip(own, sequences, strict=False):
-                        first, stop = max(first, start), min(start + len(rows), sequence.page_count)
+                    for owned, sequence in zip(own, sequences, strict=False):
+                        first, stop = max(owned, start), min(start + len(rows), sequence.page_count)
                         if first < stop:
                             buffer.current[sequence.pages[first:stop]] = rows[first - start : stop - start]
         except BaseException:
@@ -236,9 +237,8 @@ class SessionFile:
         stops = [self.pages, *(file.first_page for file in files)]
         for file, stop in reversed([*zip(files, stops, strict=False)]):
             shape = (file.pages - file.first_page, *buffer.current.shape[1:])
-            for start, rows in file._file.pieces(f"pages.{name}", buffer.current.dtype, shape):
-                start += file.first_page
-                if start < stop:
+            for row, rows in file._file.pieces(f"pages.{name}", buffer.current.dtype, shape):
+                if (start := file.first_page + row) < stop:
                     yield start, rows[: stop - start]
 
     def _decode(self, key: str, convert: Any) -> Any:

@@ -14,7 +14,7 @@ class Turns:
     def __init__(self) -> None:
         self.now = 0
         """Number of the latest prompt."""
-        self._interval = 1.0  # from turn to turn, a moving average
+        self._interval, self._error = 1.0, 0.0  # from turn to turn, and how far from it they were: moving averages
         self._gone: dict[Key, int] = {}  # what was evicted, and when it was used last
 
     def begin(self, prompt: list[int], found: int, turned: int | None) -> None:
@@ -27,7 +27,9 @@ class Turns:
         if missed:
             turned = [self._gone.pop(key) for key in missed][-1]
         if turned is not None:
-            self._interval += _LEARNING * (self.now - turned - self._interval)
+            error = self.now - turned - self._interval
+            self._interval += _LEARNING * error
+            self._error += _LEARNING * (abs(error) - self._error)
 
     def evicted(self, tokens: list[int], used: int) -> None:
         """Remembers the end of a prompt or completion that was used last at `used`."""
@@ -38,8 +40,10 @@ class Turns:
     def wait(self, used: int) -> float:
         """How long until that is due which was used last at `used`.
 
-        What is overdue may come at any time or never: the longer, the less likely. It counts as due in twice the time
-        that has passed since.
+        After an interval, as far as turns come at intervals: in a cycle, what was used last comes last. What is overdue
+        waits twice as long as it is. As far as turns come at random, the time that has passed is the best guess.
         """
-        left = used + self._interval - self.now
-        return left if left > 0 else -2 * left
+        passed = self.now - used
+        left = self._interval - passed
+        regular = max(0.0, 1 - self._error / self._interval)
+        return regular * (left if left > 0 else -2 * left) + (1 - regular) * passed
