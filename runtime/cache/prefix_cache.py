@@ -22,14 +22,12 @@ from trigraph.runtime.images.prompt import PlacedImage, same_images
 from trigraph.runtime.state.pool import Pool
 from trigraph.runtime.state.sequence import Sequence
 
-# Tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces.
-MIN_GAIN = 16
-_SOON = 64  # part of all pages that are thought to be short soon, where one is short now
+MIN_GAIN = 16  # tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces
+_SOON = 64  # where one page is short, a 64th of all will be soon
 _MAX_SAVED = 4  # checkpoints in a session file
 
 Images = abc.Sequence[PlacedImage]
-_Frees = Callable[[Node["_Checkpoint"]], int]
-"""How many slots, or pages, a checkpoint has that nobody else has."""
+_Frees = Callable[[Node["_Checkpoint"]], int]  # slots or pages that nobody else has
 
 
 class Found(NamedTuple):
@@ -61,12 +59,9 @@ class CacheStats:
 class _Checkpoint:
     sequence: Sequence
     row: StepResult | None
-    used: int
-    """Number of the latest prompt that began with it."""
-    resumed: int
-    """Number of the latest prompt that went on from just here; of the one that it is of, before that."""
-    fresh: bool = True
-    """Whether none went on from just here yet."""
+    used: int  # number of the latest prompt that began with it
+    resumed: int  # number of the latest prompt that went on from just here, or made it
+    fresh: bool = True  # none went on from just here
 
 
 class PrefixCache:
@@ -176,7 +171,7 @@ class PrefixCache:
         if begun and not self._make_room(0, self._state.pages_to_copy(_checkpoint(begun[-1]).sequence), begun[-1]):
             return
         base = self._resume(begun[-1]) if begun else None  # what need not be read
-        missing = saved.pages - (0 if base is None else base.page_count)
+        missing = saved.pages - (base.page_count if base else 0)
         while checkpoints and not self.make_room(len(checkpoints), missing + len(checkpoints) - 1):
             checkpoints.pop(0)
         if base is not None and not checkpoints:
@@ -202,8 +197,7 @@ class PrefixCache:
         kept = [_checkpoint(node) for node in nodes]
         logits = [None if each.row is None else each.row.logits[0] for each in kept]
         saved = [Checkpoint.of(self._state, each.sequence, row) for each, row in zip(kept, logits, strict=True)]
-        longest = kept[-1].sequence if kept else None
-        save_session(path, model, self._state, longest, saved, turn)
+        save_session(path, model, self._state, kept[-1].sequence if kept else None, saved, turn)
 
     def _held(self, tokens: list[int]) -> Node[_Checkpoint] | None:
         """The node with a checkpoint of just these tokens."""
@@ -219,6 +213,7 @@ class PrefixCache:
 
     def _take_row(self, node: Node[_Checkpoint], row: StepResult | None) -> None:
         checkpoint = _checkpoint(node)
+        checkpoint.used = checkpoint.resumed = self._turns.now
         if row is not None and checkpoint.row is None:
             checkpoint.row = row.copy()
             for array in checkpoint.row:
@@ -262,17 +257,15 @@ class PrefixCache:
         return saved / freed / (1 + self._turns.wait(checkpoint.used))
 
     def _evict(self, node: Node[_Checkpoint]) -> None:
-        checkpoint = _checkpoint(node)
         if not node.children:
-            self._turns.evicted(checkpoint.sequence.tokens, checkpoint.used)
+            self._turns.evicted(_checkpoint(node).sequence.tokens, _checkpoint(node).used)
         self.stats.evictions += 1
         self._steps.release(self._forget(node))
 
     def _note_use(self, prompt: list[int], nodes: list[Node[_Checkpoint]]) -> None:
         """A prompt comes that begins with these."""
         last = _checkpoint(nodes[-1]) if nodes else None
-        found = nodes[-1].length if nodes else 0
-        self._turns.begin(prompt, found, last.used if last is not None and last.fresh else None)
+        self._turns.begin(prompt, nodes[-1].length if nodes else 0, last.used if last and last.fresh else None)
         for node in nodes:
             _checkpoint(node).used = self._turns.now
         if last is not None:

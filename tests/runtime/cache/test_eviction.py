@@ -80,7 +80,7 @@ def short_chats(program: Program) -> None:
     system, random = program.text(2 * THOUSAND), np.random.default_rng(1)
     chats: list[tuple[list[int], int]] = []
     program.necessary += len(system)
-    for _ in range(150):
+    for _ in range(100):
         while len(chats) < 8:
             chats.append((system, int(random.integers(2, 7))))
         before, left = chats.pop(int(random.integers(8)))
