@@ -256,6 +256,8 @@ def soak(package: Path, cache: Path, requests: int, hostile: float) -> bool:
             line += f", {compared} compared, {disk}"
             print(f"{line}; {counts}; {engine.cache.stats}", *clients.faults[told:], sep="\n", flush=True)
             told = len(clients.faults)
+    if engine.disk is not None:
+        engine.disk.finish()
     with engine.steps.lock:
         engine.cache.clear()
     lost = state.slots.size - state.slots.free, state.pages.size - state.pages.free

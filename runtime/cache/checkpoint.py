@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,21 +34,33 @@ class Checkpoint:
     """[vocabulary], of the token after a prompt that ends here."""
 
     @classmethod
-    def of(cls, state: State, sequence: Sequence, logits: NDArray[np.float32] | None = None) -> Checkpoint:
+    def of(
+        cls,
+        state: State,
+        sequence: Sequence,
+        logits: NDArray[np.float32] | None = None,
+        guard: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Checkpoint:
         """A copy of what `sequence` holds now, without pending tokens.
 
-        Raises TrigraphError when it is empty, or a step of it failed.
+        `guard` makes the contexts in which the state is read, a tensor in each. Raises TrigraphError when the sequence
+        is empty, or a step of it failed.
         """
-        if sequence.damaged or not sequence.length:
-            raise TrigraphError(
-                "there is no state to save: the sequence is empty, was released, or a step of it failed"
-            )
+        with guard():
+            if sequence.damaged or not sequence.length:
+                raise TrigraphError(
+                    "there is no state to save: the sequence is empty, was released, or a step of it failed"
+                )
+        recurrent: dict[str, NDArray[Any]] = {}
+        for name, buffer in state.recurrent.items():
+            with guard():
+                recurrent[name] = buffer.current[sequence.slot].copy()
         return cls(
             sequence.length,
             sequence.to_commit,
             min(sequence.mtp_len, sequence.length),
             sequence.hiddens.span(sequence.hiddens.start, sequence.length).copy(),
-            {name: buffer.current[sequence.slot].copy() for name, buffer in state.recurrent.items()},
+            recurrent,
             None if logits is None else logits.copy(),
         )
 

@@ -1,8 +1,4 @@
-"""Checkpoints in a folder, for other programs and those to come.
-
-A folder for each model has files `LENGTH-HASH.session`, each a session file with one checkpoint: of so many tokens, of
-which this is the SHA-256. So nothing is read to know what there is, and programs that share the folder need no index.
-"""
+"""Checkpoints in a folder, for other programs and those to come."""
 
 from __future__ import annotations
 
@@ -11,49 +7,59 @@ import hashlib
 import json
 import logging
 import os
-import re
-import shutil
 import time
 from collections import abc
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
-from trigraph.models.staging import sweep
 from trigraph.runtime.cache.checkpoint import Checkpoint
+from trigraph.runtime.cache.disk_folder import CacheFile, DiskFolder
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.cache.session_file import SessionFile, page_tensors, write_session
-from trigraph.runtime.cache.tensor_file import Pieces, check_tensors_writable, reading_seconds
+from trigraph.runtime.cache.kv_pages import page_tensors
+from trigraph.runtime.cache.session_file import SessionFile, write_session
+from trigraph.runtime.cache.tensor_file import FileError, reading_seconds
+from trigraph.runtime.cache.token_keys import Key, beginnings, key_of
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.images.prompt import PlacedImage, same_images
-from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.state.sequence import RELEASED, Sequence
 
 _log = logging.getLogger("trigraph.cache")
 # A checkpoint is written if it saves so many seconds, and so many times what reading it takes.
 _MIN_SECONDS, _MIN_READS = 1.0, 4
-_TICK = 50_000_000  # nanoseconds
-_MAX_WAITING = 2 << 30  # bytes of copies that wait to be written
+_MAX_WAITING = 2 << 30  # bytes that wait to be written, where it is more than one checkpoint
 _REST = 60.0  # seconds without writing after a failure: a disk that was full may have room again
-_BUDGET, _DISK_PART = 16 << 30, 0.5  # bytes by default, and at most so much of what the disk has left
-_NAME = re.compile(r"(\d{1,9})-([0-9a-f]{32})\.session")
-_LEFTOVER = re.compile(r"\.(.*)\.partial-[0-9a-f]{12}")
 
-Key = tuple[int, str]
-"""Length and hash of a file's tokens."""
+
+class _UnwrittenError(Exception):
+    """Why a checkpoint is not written, though files can be."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Offered:
+    """A checkpoint to be written."""
+
+    sequence: Sequence
+    """Holds its slot and pages; released when these are needed."""
+    logits: NDArray[np.float32] | None
+    size: int
+    """Bytes, about."""
 
 
 class DiskTier:
     """The files of one model. All calls are made under `steps.lock`; files are written in a thread of its own.
 
-    Least recently used files make room for new ones. Several programs may use a folder at once: files appear whole, and
-    one that is gone, damaged or of another model is as good as none.
+    A file holds the KV pages since its parent's: the longest beginning that there is. What a file is written from is
+    held until then, and copied in pieces, each under the lock. Several programs may use a folder at once: files appear
+    whole, and one that is gone, damaged or of another model is as good as none, as are those that go on from it.
     """
 
     def __init__(
@@ -66,27 +72,15 @@ class DiskTier:
         if budget is not None:
             check("cache_size", budget, int, lambda value: value >= 1, "1 or more")
         self.problem: str | None = None
-        """Why the last file could not be written."""
+        """Why the last checkpoint that was worth a file has none."""
         self._resting_until = 0.0  # of time.monotonic
         self.read = self.written = 0
-        """Files so far."""
+        """Checkpoints so far."""
         # The KV of the MTP head is not complete in a program without speculation.
         kind = json.dumps([dataclasses.asdict(model), steps.can_draft], sort_keys=True)
-        self._root, self._folder = folder, folder / hashlib.sha256(kind.encode()).hexdigest()[:16]
+        self._folder = DiskFolder(folder, hashlib.sha256(kind.encode()).hexdigest()[:16], budget)
         self._model, self._steps, self._speed = model, steps, speed
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise TrigraphError(f"{folder}: cannot be made: {error.strerror}; choose another cache folder") from error
-        check_tensors_writable(self._folder / "0.session")
-        free = shutil.disk_usage(folder).free + sum(size for _, size, _ in self._files())
-        self._budget = min(_BUDGET, int(free * _DISK_PART)) if budget is None else budget
-        for path in self._folder.iterdir():
-            if left := _LEFTOVER.fullmatch(path.name):
-                sweep(self._folder / left[1])
-        self._sizes: dict[Key, int] = {}  # bytes
-        self._scanned = -1  # when the folder had changed last, as far as `_sizes` knows
-        self._waiting: dict[Key, int] = {}
+        self._waiting: dict[Key, _Offered] = {}  # changed under the lock
         self._writer = ThreadPoolExecutor(1, "checkpoints")
 
     def take(
@@ -98,136 +92,139 @@ class DiskTier:
         *,
         needs_row: bool = True,
     ) -> bool:
-        """Gives `load` the file with the longest beginning of a prompt, above so many tokens, if reading it pays.
+        """Gives `load` the file with the longest beginning of a prompt, if reading it pays.
 
-        `needs_row`: see PrefixCache.find. Whether there was one.
+        `above`: the first tokens of the prompt that are in memory. `needs_row`: see PrefixCache.find. Whether there
+        was one.
         """
-        self._scan()
-        for key in reversed([*_beginnings(prompt, self._sizes)]):
-            if not self._speed.seconds(key[0] - above) > reading_seconds(self._sizes[key]):
+        for key in reversed(beginnings(prompt, self._folder.files())):
+            if key[0] <= above or not (chain := self._folder.chain(key, above)):  # or another one has removed it
+                continue
+            if not self._speed.seconds(key[0] - above) > self._reading_seconds(chain):
                 break
-            path = self._path(key)
             try:
-                saved = SessionFile(path, self._model, self._steps)
-                if saved.tokens != prompt[: key[0]] or len(saved.lengths) != 1:
-                    raise TrigraphError(f"{path}: has the name of another file")
+                saved = self._open(chain, prompt)
                 if not same_images(saved.images, images, key[0]):
                     continue
                 if needs_row and key[0] == len(prompt) and not saved.has_row(0):
                     continue
                 load(saved)
-            except TrigraphError:
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
-                self._sizes.pop(key, None)
+            except TrigraphError as error:
+                self._folder.remove(error.path if isinstance(error, FileError) else chain[0].path)
                 continue
             self.read += 1
             with suppress(OSError):
-                os.utime(path)
+                os.utime(chain[0].path)  # those before it are as recently used as it is
             return True
         return False
 
     def offer(self, sequence: Sequence, row: StepResult | None) -> None:
-        """Has a checkpoint written if that pays: copies it now, and writes it later."""
+        """Has a checkpoint written if that pays; until then its slot and pages are held."""
         state, tokens = self._steps.state, sequence.tokens
-        size = state.slot_bytes + state.page_bytes * state.pages_of(len(tokens))
-        least = max(_MIN_SECONDS, _MIN_READS * reading_seconds(size))
-        if time.monotonic() < self._resting_until or self._speed.seconds(len(tokens)) < least:
+        if time.monotonic() < self._resting_until or self._speed.seconds(len(tokens)) < _MIN_SECONDS:
             return
-        self._scan()
-        waiting = dict(self._waiting)
-        *_, (before, _) = [(0, ""), *_beginnings(tokens, self._sizes.keys() | waiting.keys())]
-        if self._speed.seconds(len(tokens) - before) < least:
+        *_, (before, _) = [(0, ""), *beginnings(tokens, self._folder.files().keys() | self._waiting.keys())]
+        size = self._size(len(tokens), before // state.limits.page_size)
+        if self._speed.seconds(len(tokens) - before) < max(_MIN_SECONDS, _MIN_READS * reading_seconds(size)):
             return
-        if size > self._budget or sum(waiting.values()) + size > _MAX_WAITING:
+        if self._waiting and sum(offered.size for offered in self._waiting.values()) + size > _MAX_WAITING:
+            self._keep_in_memory(len(tokens), "the disk is slower than they come")
             return
-        checkpoint = Checkpoint.of(state, sequence, None if row is None else row.logits[0])
-        pages = [
-            dataclasses.replace(pieces, arrays=[rows.copy() for rows in pieces.arrays])
-            for pieces in page_tensors(state, sequence)
-        ]
-        key = _key(tokens)
-        self._waiting[key] = size
-        self._writer.submit(self._write, key, tokens.copy(), pages, checkpoint, sequence.images)
+        key, logits = key_of(tokens), None if row is None else row.logits[0].copy()
+        self._waiting[key] = offered = _Offered(state.hold(sequence), logits, size)
+        self._writer.submit(self._write, key, offered)
+
+    def give_way(self) -> bool:
+        """Gives back what the last checkpoint holds that waits to be written, which it then is not. False: none."""
+        for offered in reversed(self._waiting.values()):
+            if offered.sequence.slot != RELEASED:
+                self._steps.release(offered.sequence)
+                return True
+        return False
 
     def finish(self) -> None:
         """Waits until all is written. Not to be called under the lock."""
         self._writer.submit(lambda: None).result()
 
-    def _write(
-        self,
-        key: Key,
-        tokens: list[int],
-        pages: list[Pieces],
-        checkpoint: Checkpoint,
-        images: abc.Sequence[PlacedImage],
-    ) -> None:
+    def _write(self, key: Key, offered: _Offered) -> None:
         try:
-            self._make_room(self._waiting[key])
-            write_session(self._path(key), self._model, tokens, pages, [checkpoint], images=images)
-            self._make_room(0)  # it is a bit larger than was thought
-            self.written += 1
+            if key not in self._folder.files():  # another program may have been first
+                self._write_part(key, offered)
+                self.written += 1
             self.problem = None
+        except _UnwrittenError as error:
+            self._keep_in_memory(key[0], str(error))
         except (OSError, TrigraphError) as error:
-            if self.problem is None:
-                _log.warning("%s; checkpoints are kept in memory alone", error)
-            self.problem, self._resting_until = str(error), time.monotonic() + _REST
+            self._say(f"{error}; checkpoints are kept in memory alone")
+            self._resting_until = time.monotonic() + _REST
         finally:
-            del self._waiting[key]
+            with self._steps.lock:
+                self._steps.release(offered.sequence)
+                del self._waiting[key]
 
-    def _make_room(self, size: int) -> None:
-        """Removes files, the least recently used ones first, until there is room in the budget and on the disk.
+    def _write_part(self, key: Key, offered: _Offered) -> None:
+        """Writes what there is not in the file of a beginning."""
+        sequence, state = offered.sequence, self._steps.state
 
-        None go for the disk where all of them would not do, as others fill it.
-        """
-        files = self._files()
-        total = sum(size_ for _, size_, _ in files)
-        useful = shutil.disk_usage(self._root).free + total >= size
-        for _, size_, path in sorted(files):
-            if total + size <= self._budget and not (useful and shutil.disk_usage(self._root).free < size):
-                return
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-                total -= size_
+        @contextmanager
+        def held() -> Iterator[None]:
+            with self._steps.lock:
+                if sequence.slot == RELEASED:
+                    raise _UnwrittenError("its memory was needed before")
+                yield
 
-    def _files(self) -> list[tuple[int, int, Path]]:
-        """When each file was last used, its size, and its path; those of all models."""
-        files = []
-        for path in self._root.glob("*/*.session"):
-            with suppress(OSError):  # another program has removed it
-                status = path.stat()
-                files.append((status.st_mtime_ns, status.st_size, path))
-        return files
+        parent, first = self._parent(sequence)
+        chain = [] if parent is None else self._folder.chain(parent)
+        size, before = self._size(key[0], first), sum(file.size for file in chain)
+        if size + before > self._folder.budget:
+            raise _UnwrittenError(f"it takes {size + before:,} bytes; give --cache-size more")
+        path = self._folder.path(key, parent)
+        kept = [path, *(file.path for file in chain)]
+        self._folder.make_room(size, kept)
+        checkpoint = Checkpoint.of(state, sequence, offered.logits, held)
+        pages = page_tensors(state, sequence, first, held)
+        write_session(path, self._model, sequence.tokens, pages, [checkpoint], images=sequence.images, first_page=first)
+        self._folder.make_room(0, kept)  # it is a bit larger than was thought
 
-    def _scan(self) -> None:
-        """Sees which files there are, where any came or went."""
-        with suppress(OSError):
-            changed = self._folder.stat().st_mtime_ns
-            if changed == self._scanned:
-                return
-            sizes = {}
-            with os.scandir(self._folder) as entries:
-                for entry in entries:
-                    if name := _NAME.fullmatch(entry.name):
-                        with suppress(OSError):
-                            sizes[int(name[1]), name[2]] = entry.stat().st_size
-            # Clocks of file systems tick slowly: after a change just now, another one might look the same.
-            settled = time.time_ns() - changed > _TICK
-            self._sizes, self._scanned = sizes, changed if settled else -1
+    def _parent(self, sequence: Sequence) -> tuple[Key | None, int]:
+        """The file with the longest beginning of a sequence, and the first page that it has not."""
+        files = self._folder.files()
+        for key in reversed(beginnings(sequence.tokens[:-1], files)):
+            try:
+                saved = self._open([files[key]], sequence.tokens)
+            except TrigraphError:  # a reader removes it
+                continue
+            if saved.settled_pages and same_images(saved.images, sequence.images, key[0]):
+                return key, saved.settled_pages
+        return None, 0
 
-    def _path(self, key: Key) -> Path:
-        return self._folder / f"{key[0]}-{key[1]}.session"
+    def _open(self, chain: list[CacheFile], tokens: list[int]) -> SessionFile:
+        """Opens the first file of a chain, with those before it; all have beginnings of `tokens`."""
+        saved: SessionFile | None = None
+        for file in reversed(chain):
+            before, saved = saved, SessionFile(file.path, self._model, self._steps, part=True, before=saved)
+            if saved.tokens != tokens[: file.key[0]] or len(saved.lengths) != 1:
+                raise FileError(file.path, "has the name of another file")
+            if before is not None and not same_images(before.images, saved.images, len(before.tokens)):
+                raise FileError(file.path, "goes on from another file")
+        assert saved is not None
+        return saved
 
+    def _size(self, length: int, first_page: int) -> int:
+        """Bytes, about, of a file."""
+        state = self._steps.state
+        return state.slot_bytes + state.page_bytes * (state.pages_of(length) - first_page)
 
-def _beginnings(tokens: list[int], keys: Collection[Key]) -> Iterator[Key]:
-    """Those of the keys that beginnings of `tokens` have, in ascending order of length."""
-    packed, digest, done = np.array(tokens, "<i4").tobytes(), hashlib.sha256(), 0
-    for length in sorted({length for length, _ in keys if length <= len(tokens)}):
-        digest.update(packed[4 * done : 4 * length])
-        done = length
-        if (key := (length, digest.hexdigest()[:32])) in keys:
-            yield key
+    def _reading_seconds(self, chain: list[CacheFile]) -> float:
+        """Of those before the first one, pages alone are read."""
+        sizes = [chain[0].size, *(max(0, file.size - self._steps.state.slot_bytes) for file in chain[1:])]
+        return sum(map(reading_seconds, sizes))
 
+    def _keep_in_memory(self, length: int, why: str) -> None:
+        self._say(f"a checkpoint of {length:,} tokens is kept in memory alone: {why}")
 
-def _key(tokens: list[int]) -> Key:
-    return len(tokens), hashlib.sha256(np.array(tokens, "<i4").tobytes()).hexdigest()[:32]
+    def _say(self, problem: str) -> None:
+        """Logs the first one of several problems."""
+        if self.problem is None:
+            _log.warning(problem)
+        self.problem = problem

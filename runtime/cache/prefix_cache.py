@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import weakref
+from bisect import bisect_left
 from collections import Counter, abc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,16 +15,19 @@ from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.radix_tree import Node, RadixTree, TreeMatch
 from trigraph.runtime.cache.session_file import SessionFile, Turn, save_session
+from trigraph.runtime.cache.turns import Turns
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.images.prompt import PlacedImage, same_images
+from trigraph.runtime.state.pool import Pool
 from trigraph.runtime.state.sequence import Sequence
 
-# Tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces.
-MIN_GAIN = 16
+MIN_GAIN = 16  # tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces
+_SOON = 64  # where one page is short, a 64th of all will be soon
 _MAX_SAVED = 4  # checkpoints in a session file
 
 Images = abc.Sequence[PlacedImage]
+_Frees = Callable[[Node["_Checkpoint"]], int]  # slots or pages that nobody else has
 
 
 class Found(NamedTuple):
@@ -57,19 +59,16 @@ class CacheStats:
 class _Checkpoint:
     sequence: Sequence
     row: StepResult | None
-    clock: float
-    """Of the cache, when this was last used."""
-    entry: int = -1
-    """Number of its entry in the heap; older ones do not count."""
+    used: int  # number of the latest prompt that began with it
+    resumed: int  # number of the latest prompt that went on from just here, or made it
+    fresh: bool = True  # none went on from just here
 
 
 class PrefixCache:
     """Checkpoints of sequences, in a tree of their tokens. All calls are made under `steps.lock`.
 
     A checkpoint is a fork that takes no steps: its slot is shared until the other one steps, its full pages are shared
-    for good. Where room is short, the one with the lowest value goes: the clock at its last use, plus the tokens to
-    compute again from the nearest checkpoint before it, for each byte that this one does not hold; the clock advances
-    to the value of what is evicted. (GreedyDual-Size: Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997.)
+    for good. Where slots or pages are short, the checkpoint of lowest value goes, see `_value`.
     """
 
     def __init__(self, steps: Steps, disk: DiskTier | None = None) -> None:
@@ -77,11 +76,8 @@ class PrefixCache:
         self._disk = disk
         self._steps, self._state = steps, steps.state
         self._tree: RadixTree[_Checkpoint] = RadixTree()
-        self._clock = 0.0
-        # A value, at most that of the node's checkpoint now; a number; and a node. See `_Checkpoint.entry`.
-        self._heap: list[tuple[float, int, Node[_Checkpoint]]] = []
+        self._turns = Turns()
         self._slots: Counter[int] = Counter()  # how many checkpoints have each slot
-        self._numbers = itertools.count()
         # A host's own steps find room as requests do. Weak, as the state would refer to itself until it is collected.
         make_room = weakref.WeakMethod(self.make_room)
         self._state.slots.reclaim = lambda count: (call := make_room()) and call(count, 0)
@@ -107,6 +103,7 @@ class PrefixCache:
         TrigraphError when no room can be made for it.
         """
         nodes, known = self._match(prompt, images, needs_row)
+        self._note_use(prompt, nodes)
         if self._disk is not None:
             self._disk.take(prompt, images, nodes[-1].length if nodes else 0, self.load, needs_row=needs_row)
             # Also after a file that was damaged, for which others were evicted.
@@ -167,7 +164,6 @@ class PrefixCache:
         """Gives everything back."""
         for node in [*self._tree]:
             self._steps.release(self._forget(node))
-        self._heap.clear()
 
     def load(self, saved: SessionFile) -> None:
         """Takes over the checkpoints of a file; the longest ones, where there is no room for all.
@@ -175,9 +171,17 @@ class PrefixCache:
         Raises TrigraphError when the file is damaged.
         """
         checkpoints = [saved.checkpoint(index) for index in range(len(saved.lengths))]  # read before any is evicted
-        while checkpoints and not self.make_room(len(checkpoints), saved.pages + len(checkpoints) - 1):
+        begun = self._tree.match(saved.tokens[: min(saved.lengths, default=0)]).nodes
+        begun = [node for node in begun if _shows(node, saved.images)]
+        if begun and not self._make_room(0, self._state.pages_to_copy(_checkpoint(begun[-1]).sequence), begun[-1]):
+            return
+        base = self._resume(begun[-1]) if begun else None  # what need not be read
+        missing = saved.pages - (base.page_count if base else 0)
+        while checkpoints and not self.make_room(len(checkpoints), missing + len(checkpoints) - 1):
             checkpoints.pop(0)
-        for sequence, checkpoint in zip(saved.resume(checkpoints), checkpoints, strict=True):
+        if base is not None and not checkpoints:
+            self._steps.release(base)
+        for sequence, checkpoint in zip(saved.resume(checkpoints, base), checkpoints, strict=True):
             node = self._held(sequence.tokens)
             if node is None:
                 node = self._keep(sequence)
@@ -208,16 +212,13 @@ class PrefixCache:
     def _keep(self, sequence: Sequence) -> Node[_Checkpoint]:
         """Makes `sequence`, which is nobody else's, a checkpoint."""
         node = self._tree.put(sequence.tokens)
-        node.value = _Checkpoint(sequence, None, self._clock)
+        node.value = _Checkpoint(sequence, None, self._turns.now, self._turns.now)
         self._slots[sequence.slot] += 1
-        for changed in (node, *self._tree.below(node)):  # these would be computed again from here
-            _checkpoint(changed).entry = number = next(self._numbers)
-            heapq.heappush(self._heap, (self._value(changed), number, changed))
         return node
 
     def _take_row(self, node: Node[_Checkpoint], row: StepResult | None) -> None:
         checkpoint = _checkpoint(node)
-        checkpoint.clock = self._clock
+        checkpoint.used = checkpoint.resumed = self._turns.now
         if row is not None and checkpoint.row is None:
             checkpoint.row = row.copy()
             for array in checkpoint.row:
@@ -226,7 +227,6 @@ class PrefixCache:
     def _resume(self, node: Node[_Checkpoint]) -> Sequence:
         """A fork of a checkpoint; what it has itself, when there is no room for two."""
         checkpoint = _checkpoint(node)
-        checkpoint.clock = self._clock
         self._steps.catch_up(checkpoint.sequence)  # once, for all that come
         if self._make_room(0, self._state.pages_to_copy(checkpoint.sequence), node):
             return self._steps.fork(checkpoint.sequence)
@@ -234,43 +234,47 @@ class PrefixCache:
 
     def _make_room(self, slots: int, pages: int, spared: Node[_Checkpoint] | None) -> bool:
         state = self._state
-        while state.slots.free < slots:
-            if not self._evict(lambda node: node is not spared and self._frees_slot(node)):
-                return False
-        while state.pages.free < pages:
-            if not self._evict(lambda node: node is not spared and self._own_pages(node) > 0):
+        wanted = (state.slots, slots, self._frees_slot), (state.pages, pages, self._own_pages)
+        return all(self._free(*each, spared) for each in wanted)
+
+    def _free(self, pool: Pool, count: int, frees: _Frees, spared: Node[_Checkpoint] | None) -> bool:
+        """Evicts checkpoints but `spared`, the least valuable ones first, until a pool has so many; whether it has."""
+        while (missing := count - pool.free) > 0:
+            most = max(missing, pool.size // _SOON)
+            useful = [(node, min(freed, most)) for node in self._tree if node is not spared and (freed := frees(node))]
+            if useful:
+                self._evict(min(useful, key=lambda found: self._value(*found))[0])
+            elif self._disk is None or not self._disk.give_way():
                 return False
         return True
 
-    def _evict(self, useful: Callable[[Node[_Checkpoint]], bool]) -> bool:
-        """Gives up the checkpoint of lowest value among the useful ones; whether there was one."""
-        others = []
-        try:
-            while self._heap:
-                value, number, node = heapq.heappop(self._heap)
-                if node.value is None or node.value.entry != number:
-                    continue
-                if not useful(node):
-                    others.append((value, number, node))
-                elif (now := self._value(node)) > value:
-                    heapq.heappush(self._heap, (now, number, node))
-                else:
-                    self._clock = max(self._clock, value)
-                    self.stats.evictions += 1
-                    self._steps.release(self._forget(node))
-                    return True
-            return False
-        finally:
-            for entry in others:
-                heapq.heappush(self._heap, entry)
+    def _value(self, node: Node[_Checkpoint], freed: int) -> float:
+        """The worth of a checkpoint: the tokens that it saves, by what it frees and how long that is held until then.
 
-    def _value(self, node: Node[_Checkpoint]) -> float:
-        """The worth of a checkpoint: when it was used last, and the tokens that it holds for its bytes."""
-        above, state = self._tree.above(node), self._state
-        before = 0 if above is None else above.length
-        pages = state.pages_of(node.length) - before // state.limits.page_size
-        own = state.slot_bytes + state.page_bytes * pages
-        return _checkpoint(node).clock + (node.length - before) / own
+        So of pages, which save as many tokens each, those of the conversation go that comes last, from its end. Where
+        others are behind a checkpoint, it is for prompts that part just here, and for when they are gone: one of two
+        saves the tokens, and old ones become sparse.
+        """
+        above, checkpoint = self._tree.above(node), _checkpoint(node)
+        saved = node.length - (0 if above is None else above.length)
+        if node.children:
+            return saved / 2 / freed / (1 + self._turns.wait(checkpoint.resumed))
+        return saved / freed / (1 + self._turns.wait(checkpoint.used))
+
+    def _evict(self, node: Node[_Checkpoint]) -> None:
+        if not node.children:
+            self._turns.evicted(_checkpoint(node).sequence.tokens, _checkpoint(node).used)
+        self.stats.evictions += 1
+        self._steps.release(self._forget(node))
+
+    def _note_use(self, prompt: list[int], nodes: list[Node[_Checkpoint]]) -> None:
+        """A prompt comes that begins with these."""
+        last = _checkpoint(nodes[-1]) if nodes else None
+        self._turns.begin(prompt, nodes[-1].length if nodes else 0, last.used if last and last.fresh else None)
+        for node in nodes:
+            _checkpoint(node).used = self._turns.now
+        if last is not None:
+            last.resumed, last.fresh = self._turns.now, False
 
     def _frees_slot(self, node: Node[_Checkpoint]) -> bool:
         """Whether nobody has the slot but checkpoints."""
@@ -278,9 +282,10 @@ class PrefixCache:
         return self._state.slots.references(slot) == self._slots[slot]
 
     def _own_pages(self, node: Node[_Checkpoint]) -> int:
-        """Pages that nobody else has."""
+        """Pages that nobody else has: others share those at the beginning."""
         sequence, shared = _checkpoint(node).sequence, self._state.pages.shared
-        return sum(not shared(page) for page in sequence.pages[: sequence.page_count].tolist())
+        pages = sequence.pages[: sequence.page_count]
+        return len(pages) - bisect_left(pages, True, key=lambda page: not shared(int(page)))
 
     def _forget(self, node: Node[_Checkpoint]) -> Sequence:
         """Takes a checkpoint out of the tree; its sequence is the caller's."""

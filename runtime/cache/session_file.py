@@ -3,8 +3,10 @@
 The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "3", and as JSON
 `model` (see ModelIdentity), `checkpoints` (length, to_commit and mtp_len of each one, in ascending order of length),
 `messages` of a chat and `prompt` (tokens of its last prompt); `crc32` is their checksum. A file with images is of
-version "4": `images` has place, height, width and digest of each one, whose keys stand in the tokens. Tensors, with n
-tokens, p pages in use, m tokens of the chat's last prompt and reply, and i counting the checkpoints:
+version "4": `images` has place, height, width and digest of each one, whose keys stand in the tokens. A file of version
+"5", in a cache folder, has the pages from number `first_page` on; those before are in another one's, of a beginning of
+its tokens. Tensors, with n tokens, p pages, m tokens of the chat's last prompt and reply, and i counting the
+checkpoints:
 
 | name | type | shape |
 |---|---|---|
@@ -31,10 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
-from trigraph.models.rope_positions import ImageSpan
 from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.cache.tensor_file import Pieces, TensorFile, write_tensors
+from trigraph.runtime.cache.kv_pages import page_tensors, settled
+from trigraph.runtime.cache.session_metadata import image_fields, read_identity, read_images, read_messages
+from trigraph.runtime.cache.tensor_file import FileError, Pieces, TensorFile, write_tensors
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.images.image import prefix_keys
 from trigraph.runtime.images.prompt import PlacedImage
@@ -42,8 +45,7 @@ from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State, StateBuffer
 from trigraph.runtime.text.template import Message
 
-_FORMAT, _VERSION, _IMAGE_VERSION = "trigraph session", "3", "4"
-_MOST_IMAGE_TOKENS = 1 << 20  # far more than an image has
+_FORMAT, _VERSION, _IMAGE_VERSION, _PART_VERSION = "trigraph session", "3", "4", "5"
 _NUMBERS = ("length", "to_commit", "mtp_len")  # of a checkpoint
 
 
@@ -87,8 +89,9 @@ def write_session(
     checkpoints: abc.Sequence[Checkpoint],
     turn: Turn | None = None,
     images: abc.Sequence[PlacedImage] = (),
+    first_page: int = 0,
 ) -> None:
-    """Like `save_session`, of what was taken out of the state before; whatever is at `path` is replaced."""
+    """Like `save_session`, of `pages` from number `first_page` on; whatever is at `path` is replaced."""
     tensors = [Pieces("tokens", np.int64, (len(tokens),), [np.array(tokens, np.int64)]), *pages]
     for i, checkpoint in enumerate(checkpoints):
         arrays = {**checkpoint.recurrent, "hiddens": checkpoint.hiddens}
@@ -100,42 +103,23 @@ def write_session(
     if turn is not None:
         tensors.append(Pieces("turn", np.int64, (len(turn.tokens),), [np.array(turn.tokens, np.int64)]))
         described |= {"messages": list(turn.messages), "prompt": turn.prompt}
-    if shown := [_image_fields(image) for image in images if image.span.start < len(tokens)]:
+    if shown := [image_fields(image) for image in images if image.span.start < len(tokens)]:
         described["images"] = shown
     version = _IMAGE_VERSION if shown else _VERSION
+    if first_page:
+        version, described["first_page"] = _PART_VERSION, first_page
     metadata = {"format": _FORMAT, "version": version} | {key: json.dumps(value) for key, value in described.items()}
     write_tensors(path, tensors, metadata)
 
 
-def page_tensors(state: State, sequence: Sequence) -> list[Pieces]:
-    """The KV pages of a sequence, as views of the state."""
-    page = state.limits.page_size
-    numbers = sequence.pages[: state.pages_of(sequence.length)].tolist()
-
-    def arrays(buffer: StateBuffer, end: int) -> Iterator[NDArray[Any]]:
-        for i, number in enumerate(numbers):
-            rows = buffer.current[number]
-            if end < (i + 1) * page:  # what stands behind may be of another sequence
-                rows = rows.copy()
-                rows[max(0, end - i * page) :] = 0
-            yield rows
-
-    return [
-        Pieces(
-            f"pages.{name}",
-            buffer.current.dtype,
-            (len(numbers), *buffer.current.shape[1:]),
-            arrays(buffer, min(sequence.mtp_len, sequence.length) if name.startswith("mtp.") else sequence.length),
-        )
-        for name, buffer in state.paged.items()
-    ]
-
-
-def _open(path: Path) -> TensorFile:
+def _open(path: Path, *, part: bool = False) -> TensorFile:
     file = TensorFile(path, "a session file")
     if file.metadata.get("format") != _FORMAT:
         raise file.damaged("it says nothing of one")
-    if (version := file.metadata.get("version")) not in (_VERSION, _IMAGE_VERSION):
+    version = file.metadata.get("version")
+    if version == _PART_VERSION and not part:
+        raise FileError(path, "is a part of a conversation in a cache folder; name a file that was saved by itself")
+    if version not in (_VERSION, _IMAGE_VERSION, _PART_VERSION):
         raise file.damaged(f"it is of version {version}, this program reads {_VERSION} and {_IMAGE_VERSION}")
     return file
 
@@ -143,25 +127,34 @@ def _open(path: Path) -> TensorFile:
 class SessionFile:
     """An opened file, for one model and its state; whatever is read is checked."""
 
-    def __init__(self, path: Path, model: ModelIdentity, steps: Steps) -> None:
-        """Raises TrigraphError when the file is damaged, is of another model, or outgrows the context."""
-        self._steps = steps
-        self._file = _open(path)
-        saved = self._decode("model", _identity)
+    def __init__(
+        self, path: Path, model: ModelIdentity, steps: Steps, *, part: bool = False, before: SessionFile | None = None
+    ) -> None:
+        """`part`: it may be one, and `before` has the pages before its own, unless they are elsewhere.
+
+        Raises TrigraphError when the file is damaged, is of another model, or outgrows the context.
+        """
+        self._steps, self._before = steps, before
+        self._file = _open(path, part=part)
+        saved = self._decode("model", read_identity)
         if saved != model:
             raise TrigraphError(
                 f"{path}: was saved with the model {saved}, and this is {model}; load that one, or name another file"
             )
-        messages: list[Message] = self._decode("messages", _messages)
+        messages: list[Message] = self._decode("messages", read_messages)
         self.images: tuple[PlacedImage, ...] = ()
         if "images" in self._file.metadata:
-            self.images = self._decode("images", _images)
+            self.images = self._decode("images", read_images)
         self._checkpoints: list[dict[str, Any]] = self._decode("checkpoints", list)
         self.tokens: list[int] = self._file.read("tokens", np.int64, (self._file.rows("tokens"),)).tolist()
         try:
             self._check_numbers()
         except (KeyError, TypeError, ValueError) as error:
             raise self._file.damaged("the checkpoints contradict the tokens") from error
+        self.first_page: int = self._decode("first_page", int) if "first_page" in self._file.metadata else 0
+        """Number of the first page that it has itself."""
+        if not 0 <= self.first_page <= max(0, self.pages - 1):
+            raise self._file.damaged("it has no pages")
         self.turn = self._turn(messages)
         if len(self.tokens) > steps.state.limits.context:
             raise TrigraphError(
@@ -178,6 +171,12 @@ class SessionFile:
     def pages(self) -> int:
         """KV pages that the longest one takes."""
         return self._steps.state.pages_of(len(self.tokens))
+
+    @property
+    def settled_pages(self) -> int:
+        """Pages to which whoever goes on from the longest one adds nothing."""
+        numbers, state = self._checkpoints[-1], self._steps.state
+        return settled(state, numbers["length"], numbers["mtp_len"]) // state.limits.page_size
 
     def has_row(self, index: int) -> bool:
         """Whether a checkpoint has the row of its last token."""
@@ -201,26 +200,46 @@ class SessionFile:
             self._file.read(f"{index}.logits", np.float32, (self._steps.vocab,)) if self.has_row(index) else None,
         )
 
-    def resume(self, checkpoints: abc.Sequence[Checkpoint]) -> list[Sequence]:
-        """A sequence at each of some checkpoints, in ascending order of length; they share KV pages."""
-        state = self._steps.state
+    def resume(self, checkpoints: abc.Sequence[Checkpoint], base: Sequence | None = None) -> list[Sequence]:
+        """A sequence at each of some checkpoints, in ascending order of length; they share KV pages.
+
+        `base` becomes the first one: it holds a beginning of the tokens, and all KV of it; its full pages are not read.
+        """
+        state, size = self._steps.state, self._steps.state.limits.page_size
         sequences: list[Sequence] = []
-        if not checkpoints:  # nor are there pages
-            return sequences
+        own = [base.length // size if base else 0]  # the first page of each sequence that is not another one's
+        own += [checkpoint.length // size for checkpoint in checkpoints]
         try:
             for checkpoint in checkpoints:
-                sequences.append(self._steps.fork(sequences[-1]) if sequences else self._steps.new_sequence())
+                sequences.append(self._steps.fork(sequences[-1]) if sequences else base or self._steps.new_sequence())
                 checkpoint.restore(state, sequences[-1], self.tokens)
                 sequences[-1].images = self.images
-            for name, buffer in state.paged.items():
-                pages = self._file.read(f"pages.{name}", buffer.current.dtype, (self.pages, *buffer.current.shape[1:]))
-                for sequence in sequences:
-                    buffer.current[sequence.pages[: sequence.page_count]] = pages[: sequence.page_count]
+            for name, buffer in state.paged.items() if checkpoints else ():
+                for start, rows in self._page_rows(name, buffer, own[0]):
+                    for owned, sequence in zip(own, sequences, strict=False):
+                        first, stop = max(owned, start), min(start + len(rows), sequence.page_count)
+                        if first < stop:
+                            buffer.current[sequence.pages[first:stop]] = rows[first - start : stop - start]
         except BaseException:
             for sequence in sequences:
                 self._steps.release(sequence)
             raise
         return sequences
+
+    def _page_rows(self, name: str, buffer: StateBuffer, first: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Pages from number `first` on at the latest, in pieces with the number of each one's first page."""
+        files: list[SessionFile] = [self]
+        while files[-1].first_page > first:
+            before = files[-1]._before
+            if before is None or before.settled_pages < files[-1].first_page:
+                raise files[-1]._file.damaged("the file with the pages before its own has others")
+            files.append(before)
+        stops = [self.pages, *(file.first_page for file in files)]
+        for file, stop in reversed([*zip(files, stops, strict=False)]):
+            shape = (file.pages - file.first_page, *buffer.current.shape[1:])
+            for row, rows in file._file.pieces(f"pages.{name}", buffer.current.dtype, shape):
+                if (start := file.first_page + row) < stop:
+                    yield start, rows[: stop - start]
 
     def _decode(self, key: str, convert: Any) -> Any:
         try:
@@ -263,38 +282,3 @@ class SessionFile:
             ids[span.start : end] = [0] * len(ids[span.start : end])
         if not all(0 <= token < self._steps.vocab for token in ids):
             raise ValueError
-
-
-def _image_fields(image: PlacedImage) -> list[int | str]:
-    return [image.span.start, image.span.height, image.span.width, image.digest.hex()]
-
-
-def _images(value: Any) -> tuple[PlacedImage, ...]:
-    """Raises TypeError or ValueError for what is not a list of `_image_fields`."""
-    found = []
-    for start, height, width, digest in value:
-        if not all(type(number) is int for number in (start, height, width)) or min(start, height - 1, width - 1) < 0:
-            raise ValueError
-        if height * width > _MOST_IMAGE_TOKENS:
-            raise ValueError
-        found.append(PlacedImage(ImageSpan(start, height, width), bytes.fromhex(digest)))
-    return tuple(found)
-
-
-def _messages(value: Any) -> list[Message]:
-    """Raises ValueError for what is not a list of messages."""
-    for message in value:
-        if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
-            raise ValueError
-        content = message.get("content")
-        if not (isinstance(content, str) or (isinstance(content, list) and all(isinstance(p, dict) for p in content))):
-            raise ValueError
-    return list(value)
-
-
-def _identity(value: Any) -> ModelIdentity:
-    """Raises TypeError or ValueError for what is not the description of a model."""
-    found = ModelIdentity(**value)
-    if [type(item) for item in dataclasses.astuple(found)] != [type(i) for i in dataclasses.astuple(ModelIdentity())]:
-        raise ValueError
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import zlib
@@ -21,6 +22,8 @@ from trigraph.models.staging import check_writable, staged_file
 
 _DTYPES = {"float16": "F16", "float32": "F32", "uint8": "U8", "int64": "I64"}
 _CHECKSUMS = "crc32"
+PIECE = 16 << 20
+"""Bytes that a large tensor is read and written in."""
 # What reading a file takes, with its checksums: seconds to open it, and bytes a second.
 _OPENING, _BYTES_A_SECOND = 0.005, 500e6
 
@@ -87,6 +90,14 @@ def _write(file: IO[bytes], tensors: Sequence[Pieces], metadata: Mapping[str, st
     file.write(np.array([sums[name] for name in sorted(sums)], np.int64).data)
 
 
+class FileError(TrigraphError):
+    """A file cannot be used."""
+
+    def __init__(self, path: Path, sentence: str) -> None:
+        super().__init__(f"{path}: {sentence}")
+        self.path = path
+
+
 class TensorFile:
     """Such a file, or what somebody else calls one: nothing is allocated for a length that the file does not have."""
 
@@ -95,10 +106,10 @@ class TensorFile:
         self._path, self._what = path, what
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
-                raise TrigraphError(f"{path}: is not a file")
+                raise FileError(path, "is not a file")
             file: Any = safe_open(path, framework="np")  # without types of its own
         except OSError as error:
-            raise TrigraphError(f"{path}: cannot be read: {error.strerror or error}") from error
+            raise FileError(path, f"cannot be read: {error.strerror or error}") from error
         except SafetensorError as error:
             raise (self.damaged(str(error)) if _has_header(path) else self._other()) from error
         self._file = file
@@ -111,15 +122,13 @@ class TensorFile:
         summed = sorted(self.names - {_CHECKSUMS})
         self._sums = dict(zip(summed, self._tensor(_CHECKSUMS, np.int64, (len(summed),)).tolist(), strict=True))
 
-    def _other(self) -> TrigraphError:
+    def _other(self) -> FileError:
         """The error for a file of another kind, which nobody should remove."""
-        return TrigraphError(f"{self._path}: is not {self._what}; name a new file, or one that was saved as such")
+        return FileError(self._path, f"is not {self._what}; name a new file, or one that was saved as such")
 
-    def damaged(self, reason: str) -> TrigraphError:
+    def damaged(self, reason: str) -> FileError:
         """The error that says that the file is of no use."""
-        return TrigraphError(
-            f"{self._path}: is not {self._what}, or damaged ({reason}); remove it, or name another file"
-        )
+        return FileError(self._path, f"is not {self._what}, or damaged ({reason}); remove it, or name another file")
 
     def rows(self, name: str) -> int:
         """The first dimension of a tensor, 0 when there is none."""
@@ -128,20 +137,38 @@ class TensorFile:
     def read(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
         """A tensor, which must have this type and shape, and still be what was written."""
         array = self._tensor(name, dtype, shape)
-        if zlib.crc32(array.data) != self._sums[name]:
-            raise self.damaged(f"tensor {quote(name)} has another checksum")
+        self._check(name, zlib.crc32(array.data))
         return array
 
+    def pieces(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The same bit by bit: rows, and the number of the first one. What was read is sure when the last one was."""
+        view, checksum = self._view(name, dtype, shape), 0
+        step = max(1, PIECE // (math.prod(shape[1:]) * np.dtype(dtype).itemsize))
+        for start in range(0, shape[0], step):
+            rows: NDArray[Any] = view[start : min(start + step, shape[0])]
+            checksum = zlib.crc32(rows.data, checksum)
+            yield start, rows
+        self._check(name, checksum)
+
+    def _check(self, name: str, checksum: int) -> None:
+        if checksum != self._sums[name]:
+            raise self.damaged(f"tensor {quote(name)} has another checksum")
+
     def _tensor(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-        found = None
+        self._view(name, dtype, shape)
+        array: NDArray[Any] = self._file.get_tensor(name)
+        return array
+
+    def _view(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> Any:
+        """What rows of a tensor are read from."""
+        view, found = None, None
         if name in self.names:
             view = self._file.get_slice(name)
             found = (view.get_dtype(), tuple(view.get_shape()))
         wanted = (_DTYPES[np.dtype(dtype).name], shape)
         if found != wanted:
             raise self.damaged(f"tensor {quote(name)} is {found and quote(found)}, expected {wanted}")
-        array: NDArray[Any] = self._file.get_tensor(name)
-        return array
+        return view
 
 
 def _has_header(path: Path) -> bool:

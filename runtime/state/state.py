@@ -127,6 +127,13 @@ class State:
         """
         return self._share(parent, self.pages_of(parent.length), pending=False, ends=ends)
 
+    def hold(self, sequence: Sequence) -> Sequence:
+        """What `sequence` has committed, to be read alone: takes no room, and keeps slot and pages until released."""
+        held = sequence.copy(self.slots.share(sequence.slot), self.limits, pending=False)
+        for page in sequence.pages[: self.pages_of(sequence.length)].tolist():
+            held.add_page(self.pages.share(page))
+        return held
+
     def _share(self, parent: Sequence, page_count: int, *, pending: bool, ends: bool = False) -> Sequence:
         """A copy of the parent that shares its slot and as many of its pages."""
         if parent.slot == RELEASED:

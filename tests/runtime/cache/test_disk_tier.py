@@ -9,46 +9,12 @@ import numpy as np
 import pytest
 
 from support.cached_prompts import compute
+from support.disk_program import Program, files, lengths
 from support.fake_model import FakeModel
-from support.fake_steps import free, make, text
+from support.fake_steps import make, text
 from support.sessions import MODEL
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cache.disk_tier import DiskTier
-from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
-from trigraph.runtime.execution.prefill_speed import PrefillSpeed
-
-
-class Program:
-    """A prefix cache on a folder. What states stand for is in the model, which programs share."""
-
-    def __init__(
-        self, folder: Path, model: FakeModel, budget: int | None = None, identity: ModelIdentity = MODEL, rate: int = 32
-    ) -> None:
-        """`rate`: tokens of a prompt a second."""
-        self.steps, speed = model.steps(128), PrefillSpeed()
-        speed.observe(rate, 1.0)
-        self.disk = DiskTier(folder, budget, identity, self.steps, speed)
-        self.cache = PrefixCache(self.steps, self.disk)
-
-    def __call__(self, *prompts: list[int]) -> list[int]:
-        """How many tokens of each prompt are found."""
-        found = [compute(self.steps, self.cache, prompt) for prompt in prompts]
-        self.disk.finish()
-        assert self.disk.problem is None
-        return found
-
-    def close(self) -> None:
-        self.cache.clear()
-        assert free(self.steps) == (self.steps.state.slots.size, self.steps.state.pages.size)
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*/*") if path.is_file())
-
-
-def lengths(folder: Path) -> list[int]:
-    return sorted(int(path.name.split("-")[0]) for path in files(folder))
 
 
 def test_a_damaged_file_that_others_were_evicted_for(tmp_path: Path) -> None:
@@ -59,16 +25,17 @@ def test_a_damaged_file_that_others_were_evicted_for(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8 + int.from_bytes(data[:8], "little") + 8 * 100 + 10] ^= 1  # behind the tokens: of a page
     path.write_bytes(data)
-    steps = model.steps(128, sequences=1, slots=1)
+    steps = model.steps(128, sequences=1, slots=2)
     program = Program(tmp_path, model)
     program.steps = program.disk._steps = steps
     program.cache = PrefixCache(steps, program.disk)
     cache, disk = program.cache, program.disk
     cache._disk = None
     compute(steps, cache, text(60))
+    compute(steps, cache, text(30, 2))
     cache._disk = disk
     found = cache.find(text(110))
-    assert found.sequence.length == 0
+    assert (found.sequence.length, len(cache)) == (60, 1)
     assert not files(tmp_path)
     steps.release(found.sequence)
     program.close()
@@ -132,7 +99,10 @@ def test_the_least_recently_used_make_room(tmp_path: Path) -> None:
     program = Program(folder, model, 3 * size + 100)
     assert [program.cache.find(text(65, seed)).sequence.length for seed in (1, 2, 3, 4)] == [64, 0, 64, 64]
     assert sum(path.stat().st_size for path in files(folder)) <= 3 * size + 100
-    assert Program(folder, model, 100)(text(100, 5)) == [0]
+    small = Program(folder, model, 100)
+    compute(small.steps, small.cache, text(100, 5))
+    small.disk.finish()
+    assert "a checkpoint of 100 tokens is kept in memory alone: it takes" in str(small.disk.problem)
     assert len(files(folder)) == 3, "what exceeds the budget removes nothing"
 
 
@@ -178,7 +148,7 @@ def test_any_damage_costs_only_the_file(tmp_path: Path) -> None:
         damaged[int(random.integers(len(content)))] ^= 1 << int(random.integers(8))
         cut = int(random.integers(1, len(content))) if random.integers(2) else len(content)
         path.write_bytes(damaged[:cut])
-        program.disk._scanned = -1
+        program.disk._folder._scanned = (-1, {})
         found = program.cache.find(text(51))
         # One space of the header for another changes nothing.
         assert found.sequence.length == 0 or damaged[3000:] == content[3000:]

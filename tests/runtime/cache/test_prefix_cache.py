@@ -1,6 +1,5 @@
 """The prefix cache against a plain list of what was inserted; slots and pages are counted."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,7 @@ from support.fake_model import FakeModel, chaotic, mostly_right
 from support.fake_steps import VOCAB, check, free, make, text
 from support.sessions import MODEL
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cache.prefix_cache import PrefixCache, _Checkpoint
-from trigraph.runtime.cache.radix_tree import Node
+from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.session_file import SessionFile
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
@@ -188,27 +186,13 @@ def test_session_files_take_over_what_is_kept(tmp_path: Path) -> None:
         SessionFile(tmp_path / "session", MODEL, model.steps(32, 1))
 
 
-class Watched(PrefixCache):
-    """Looks at all checkpoints to see which one has to go."""
-
-    def _evict(self, useful: Callable[[Node[_Checkpoint]], bool]) -> bool:
-        values = {id(node): self._value(node) for node in self._tree if useful(node)}
-        before = {id(node) for node in self._tree}
-        evicted = super()._evict(useful)
-        assert evicted == bool(values)
-        if evicted:
-            (gone,) = before - {id(node) for node in self._tree}
-            assert values[gone] == min(values.values())
-        return evicted
-
-
 class Histories(RuleBasedStateMachine):
     """Requests on one cache; the fake model checks what each step reads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model, self.steps, _ = setup(sequences=3, context=16)
-        self.cache = Watched(self.steps)
+        self.cache = PrefixCache(self.steps)
         self.running: list[Sequence] = []
         self.seen: set[tuple[int, ...]] = set()
 

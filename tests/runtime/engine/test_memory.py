@@ -22,11 +22,9 @@ import pytest
 
 from support.command import assert_one_line_error, run_command
 from support.fake_engine import assert_settled
-from support.fake_steps import make, text
 from trigraph.exporter import ExportOptions, export, is_package
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.device.memory import left_of_container
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
@@ -230,21 +228,6 @@ def test_operators_keep_no_memory_for_each_thread_that_ran_a_step(copied_package
     one_heap = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # what glibc keeps for a thread is another matter
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=one_heap)
     assert int(done.stdout) < 12 * 500_000
-
-
-def test_checkpoints_that_come_and_go_above_one_that_stays_leave_nothing() -> None:
-    steps = make().steps(64, 4)
-    cache = PrefixCache(steps)
-    for length in (40, *[20] * 50):
-        sequence = steps.new_sequence()
-        steps.prefill([sequence], [text(length)])
-        cache.insert(sequence, None)
-        steps.release(sequence)
-        if length == 20:
-            assert cache._evict(lambda node: node.length == 20)
-    cache.make_room(0, steps.state.pages.size - 10)  # looks at what goes next, which need not go
-    assert [node.length for node in cache._tree] == [40]
-    assert len(cache._heap) <= 3
 
 
 def main() -> None:
