@@ -19,7 +19,9 @@ CANDIDATES = 8
 SEGMENT = 32768
 """Tokens that one call takes in, or some more: those take a few milliseconds."""
 _FEW = 512  # tokens that are taken in one by one
-_BITS = 21  # of a token in a key
+_BITS = 15  # of a place in its segment, behind the key's
+_FACTORS = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9  # large and odd, one for each token
+_MASK = (1 << 48) - 1
 
 
 class Match(NamedTuple):
@@ -30,23 +32,23 @@ class Match(NamedTuple):
 
 
 class _Segment:
-    """Where the three tokens of each key ended, in a part of the text: sorted by key, then by place. 12 bytes each."""
+    """Where the three tokens of each key ended, in a part of the text: eight bytes a token, sorted by key and place."""
 
     def __init__(self, tokens: Sequence[int], start: int, stop: int) -> None:
         """Of the places from `start` + 1 to `stop`."""
-        start = max(start, NGRAM - 1)
-        ids = np.array(tokens[start - 2 : stop], np.int64) & ((1 << _BITS) - 1)
-        keys = ids[:-2] << 2 * _BITS | ids[1:-1] << _BITS | ids[2:]
-        order = keys.argsort(kind="stable")
-        self._keys: NDArray[np.int64] = keys[order]
-        self._places: NDArray[np.int32] = (order + (start + 1)).astype(np.int32)
+        self._first = max(start, NGRAM - 1) + 1
+        ids = np.array(tokens[self._first - NGRAM : stop], np.int64).view(np.uint64)
+        first, second, third = (factor * ids for factor in map(np.uint64, _FACTORS))
+        keys = (first[:-2] + second[1:-1] + third[2:]) & np.uint64(_MASK)
+        self._sorted: NDArray[np.int64] = (keys.view(np.int64) << _BITS) + np.arange(len(keys))
+        self._sorted.sort()
 
     def places(self, key: int) -> Iterator[int]:
         """Those of a key, the latest first."""
-        keys, at = self._keys, int(self._keys.searchsorted(key, "right"))
-        while at and keys[at - 1] == key:
+        at = int(self._sorted.searchsorted((key + 1) << _BITS))
+        while at and (found := int(self._sorted[at - 1])) >> _BITS == key:
             at -= 1
-            yield int(self._places[at])
+            yield self._first + (found & ((1 << _BITS) - 1))
 
 
 class NgramIndex:
@@ -74,7 +76,7 @@ class NgramIndex:
         if size < NGRAM - 1:
             return Match([], 0)
         best, best_length, ending = 0, 0, [tokens[-2], tokens[-1], token]
-        # Tokens that a key has no room for may share it.
+        # Others may have the same key.
         same = (place for place in self._places(_key(*ending)) if [*tokens[place - NGRAM : place]] == ending)
         for place in islice(same, CANDIDATES):
             length = NGRAM
@@ -120,5 +122,5 @@ class NgramIndex:
 
 
 def _key(first: int, second: int, third: int) -> int:
-    mask = (1 << _BITS) - 1
-    return (first & mask) << 2 * _BITS | (second & mask) << _BITS | third & mask
+    """Of three tokens in a row; others have it by chance alone."""
+    return (first * _FACTORS[0] + second * _FACTORS[1] + third * _FACTORS[2]) & _MASK
