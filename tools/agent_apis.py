@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2 as httpx
 
 Message = dict[str, Any]
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
