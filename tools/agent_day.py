@@ -19,14 +19,11 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -39,28 +36,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from agent_apis import APIS, Reply, ask
 
 from support.agent_model import write_agent_model
-from support.server import serving
+from support.server import served_by_command, serving
 from trigraph.runtime import load
 from trigraph.runtime.cache.prefix import common_prefix
 
 MOST = 1.05  # times the necessary tokens
 ASKS_EVERY, TITLE_EVERY = 12, 10  # turns
-CONTEXT = 65536
+CONTEXT, TOKEN_BYTES = 65536, 1024  # of the tiny model's keys and values
 WORDS = ["And", "it", "came", "to", "pass", "when", "the", "king", "heard", "words", "of", "captain", "unto", "them"]
 SYSTEM = {"role": "system", "content": " ".join(["You work in a folder of texts, with tools."] + WORDS * 6)}
 PATHS = ["kings.txt", "psalms.txt", "ruth.txt", "emma.txt"]
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string", "enum": PATHS}}, "required": ["path"]}
 TOOLS = [
     {
         "type": "function",
-        "function": {
-            "name": name,
-            "description": f"{name}: {' '.join(WORDS)}",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string", "enum": PATHS}},
-                "required": ["path"],
-            },
-        },
+        "function": {"name": name, "description": f"{name}: {' '.join(WORDS)}", "parameters": PARAMETERS},
     }
     for name in ("read_file", "list_words", "count_lines")
 ]
@@ -157,7 +147,7 @@ class Day:
     def report(self) -> bool:
         """Prints a line; whether not too much was computed."""
         computed = sum(each.reply.prompt - each.reply.cached for each in self.sent)
-        necessary, preemptible = sum(each.necessary for each in self.sent), self.scenario.memory is not None
+        necessary, judged = sum(each.necessary for each in self.sent), self.scenario.memory is None
         times = [sorted(each.reply.first for each in self.sent if each.short == short) for short in (False, True)]
         told = [f"{median(of):.3f} to {of[-1]:.3f} s" if of else "none" for of in times]
         print(
@@ -168,7 +158,7 @@ class Day:
         )
         for note in sorted(self.odd):
             print(f"  {note}")
-        return preemptible or computed <= MOST * necessary
+        return not judged or self.scenario.restart or computed <= MOST * necessary
 
     def beside(self, peer: str) -> None:
         """Sends the same to another server, one after the other."""
@@ -205,7 +195,7 @@ class Agent:
         """These turns: a reply, and the result of what it calls."""
         day, turns = self._day, self._day.options.turns
         for turn in range(first, last):
-            date = f"Today is day {1 + (turn >= turns // 2)}."
+            date = f"Today is day {1 + (3 * turn >= 2 * turns)}."
             system = {"role": "system", "content": f"{SYSTEM['content']} {date}"}
             if turn % TITLE_EVERY == 0:
                 asked = [{"role": "system", "content": "Write a title."}, {"role": "user", "content": self._words(30)}]
@@ -229,25 +219,6 @@ def _post(address: str, body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def _server(model: Path, *arguments: str) -> Iterator[str]:
-    """The address of `trigraph serve` while the block runs."""
-    command = [sys.executable, "-m", "trigraph.runtime", "serve", str(model), "--port", "0", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if found := re.search(r" at (http://\S+);", line):
-                break
-        else:
-            raise SystemExit("the server does not start")
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield found[1]
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 def _played(scenario: Scenario, model: Path, options: argparse.Namespace) -> Day:
     """A scenario, on a server of its own."""
     day, turns = Day(scenario, options, options.server or ""), options.turns
@@ -261,9 +232,14 @@ def _played(scenario: Scenario, model: Path, options: argparse.Namespace) -> Day
         )
         if scenario.memory is not None:
             tokens = scenario.memory * len(agents) * turns * (sum(options.words) / 2 + 60)
-            given = ["--ctx-size", "16k", "--kv-memory", str(int(tokens) * 1024)]
+            given, longest = ["--ctx-size", str(CONTEXT)], 1500 + turns * (sum(options.words) // 2 + 60)
+        if scenario.restart:
+            given += ["--cache-dir", folder]
+        if scenario.memory is not None:
+            tokens = int(scenario.memory * len(agents) * longest)
+            given = ["--ctx-size", str(longest), "--kv-memory", str(tokens * TOKEN_BYTES)]
         for first, last in [(0, turns // 2), (turns // 2, turns)] if scenario.restart else [(0, turns)]:
-            with _server(model, *given) as day.address:
+            with served_by_command(model, *given) as day.address:
                 day.work(first, last, agents)
     return day
 
