@@ -173,7 +173,7 @@ def _responses(parts: _Parts, event: dict[str, Any]) -> bool:
             else:
                 text = "".join(part.get("text", "") for part in item.get("content") or ())
                 parts.add("reasoning" if item["type"] == "reasoning" else "content", text)
-    return event["type"].endswith(".delta")
+    return str(event["type"]).endswith(".delta")
 
 
 class Api(NamedTuple):

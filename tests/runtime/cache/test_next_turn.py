@@ -70,8 +70,8 @@ def test_a_checkpoint_is_where_the_next_prompt_parts(name: str, history: str, la
 
     messages = HISTORIES[history]
     this, following = prompt(messages), prompt([*messages, *LATER[later]])
-    later = template.render_all(next_turns(messages, TOOLS[:1]), tools=TOOLS[:1])
-    lengths = next_turn_checkpoints(tokenizer(), this, later)
+    others = template.render_all(next_turns(messages, TOOLS[:1]), tools=TOOLS[:1])
+    lengths = next_turn_checkpoints(tokenizer(), this, others)
     common = common_prefix(this[1], following[1])
     assert common in {*lengths, len(this[1])}, (common, sorted(lengths), len(this[1]))
     assert len({*lengths}) <= 4
