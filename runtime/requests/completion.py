@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,7 +222,7 @@ def token_ids(name: str, prompt: Iterable[SupportsIndex]) -> list[int]:
     """The ids as numbers. Raises TrigraphError for what is not a list of them."""
     try:
         if not isinstance(prompt, bytes):
-            tokens = [*prompt]
+            tokens: list[Any] = [*prompt]
             with suppress(OverflowError):
                 return array("q", tokens).tolist()  # an eighth of the time
             return [index(token) for token in tokens]

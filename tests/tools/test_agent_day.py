@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 import agent_day
 import pytest
@@ -34,7 +35,7 @@ def test_too_much_that_is_computed(name: str, cached: int, well: bool, capsys: p
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "ruth.txt"}'}}
-HISTORY = [
+HISTORY: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Read."},
     {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [CALL]},
