@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cache.next_turn import next_turn_checkpoints
+from trigraph.runtime.cache.next_turn import next_turn_checkpoints, next_turns
 from trigraph.runtime.cache.session_file import SessionFile, Turn
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, image_keys, placed, without_images
@@ -177,10 +177,12 @@ class Conversation:
     def _turn(self, messages: list[Message], options: Options | None, keywords: Keywords) -> Reply:
         template, tools, variables = self._template, self._tools, self._variables
         shown, images = without_images(messages)
-        text = template.render(shown, tools=tools, variables=variables)
+        text, *later = template.render_all([shown, *next_turns(shown, tools)], tools=tools, variables=variables)
+        if not isinstance(text, str):
+            raise text
         prompt = self._encode(text, images)
         written = prompt.written
-        ends = next_turn_checkpoints(template, self._model.tokenizer, shown, (text, written), tools, variables)
+        ends = next_turn_checkpoints(self._model.tokenizer, (text, written), later)
         checkpoints = [*map(prompt.length_of, ends)]
         given = prompt if images else written
         wanted = asked(options, keywords, self._model.sampling)

@@ -11,7 +11,7 @@ from trigraph.exporter import ExportOptions
 from trigraph.models.checks import check_keywords
 from trigraph.models.errors import TrigraphError, quote
 
-DEFAULT_CONTEXT, DEFAULT_WAITING = 32768, 1024
+DEFAULT_WAITING = 1024
 REPACK = ("auto", "on", "off")
 """When weights are repacked: in the background where memory allows, when the model is loaded, or never."""
 
@@ -33,7 +33,11 @@ class EngineConfig:
     threads: int | None = None
     """Threads of a step, at most the logical cores. None: the physical ones; one for a small model."""
     context: int | None = None
-    """Most tokens of a sequence. None: what the package allows, but at most 32768; 0: all that it allows."""
+    """Most tokens of a sequence. 0: the model's own. None: that, or a half, a quarter and so on of it, as far as the
+    KV pages of a full one fit into the memory that they may take; at least 32,768, or the model's own if that is less.
+    """
+    context_by_memory: bool = True
+    """Whether a context of None may be more than 32,768: not where engines must have the same one."""
     sequences: int | None = None
     """Requests that are computed at once. None: up to 8."""
     kv_memory: int | None = None

@@ -20,12 +20,13 @@ from trigraph.models.errors import TrigraphError, named
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
-from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig, Settings, configured
+from trigraph.runtime.config import REPACK, EngineConfig, Settings, configured
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
-from trigraph.runtime.device.memory import explained_shortage, free_memory
+from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.device.parts.layers import state_of_layers
+from trigraph.runtime.device.parts.placement import WORKING_BYTES
 from trigraph.runtime.device.repack.weights import repacked_weights
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
@@ -91,13 +92,11 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     device = open_device(config.device, manifest.portable, config.experts)
     _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
-    limits = _limits(manifest, config.context)
     if device.library is not None:
         manifest.check_library(library_version(device.name))
     no_draft = _no_draft(manifest, config.speculation)
     needed = weight_bytes + _WORKING_BYTES
-    budgets = Budgets(config.sequences, config.kv_memory, config.checkpoint_memory, config.memory_share)
-    sizes = _state_sizes(manifest, limits, budgets, device, needed)
+    limits, sizes = _planned_state(manifest, config, device, weight_bytes)
     enough_memory = partial(explained_shortage, f"{folder}: the model", needed, "close other programs")
     with enough_memory():
         weights = MappedWeights(manifest.weight_paths(folder))
@@ -118,7 +117,13 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         steps=steps,
         tokenizer=tokenizer,
         template=template,
-        notices=(*package.notices, *manifest.notices, *placed, *_notices(device, capped)),
+        notices=(
+            *package.notices,
+            *manifest.notices,
+            *placed,
+            *_notices(device, capped),
+            *_shorter(limits, manifest, config),
+        ),
         no_draft=no_draft,
         device=device,
         layout=layout,
@@ -175,6 +180,13 @@ def _notices(device: Device, capped: str | None) -> list[str]:
     return found
 
 
+def _shorter(limits: StateLimits, manifest: Manifest, config: EngineConfig) -> list[str]:
+    """Says that the context is not the model's own, where nobody asked for that."""
+    if config.context is not None or limits.context == manifest.max_context:
+        return []
+    return [f"context {limits.context:,} of {manifest.max_context:,}: what memory allows; -c 0 asks for all"]
+
+
 def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
     """Why there will be no draft graph; None when there will."""
     if "draft" not in manifest.graphs:
@@ -211,13 +223,23 @@ def _repacking(
     return (begun, None) if isinstance(begun, str) else ("", begun)
 
 
-def _state_sizes(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int) -> StateSizes:
-    """How much memory state takes by the budgets, on a machine where the model needs `needed` bytes."""
-    double_buffered = device.library is None
-    free = None  # each step copies all of the state, or the device takes all memory at once: as little as will do
-    if device.is_host and not double_buffered:
-        free = max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
-    return budgets.sizes(manifest.state, limits, free, 1 + double_buffered)
+def _planned_state(
+    manifest: Manifest, config: EngineConfig, device: Device, weight_bytes: int
+) -> tuple[StateLimits, StateSizes]:
+    """How long sequences may be, and how much memory state takes."""
+    budgets = Budgets(config.sequences, config.kv_memory, config.checkpoint_memory, config.memory_share)
+    double_buffered, free = device.library is None, None
+    at_once = double_buffered or not device.is_host  # each step copies all of the state, or the device takes it
+    if not double_buffered:
+        known = device.free_memory() or _UNKNOWN_MEMORY
+        working = _WORKING_BYTES if device.is_host else WORKING_BYTES
+        free = max(0, min(known, config.gpu_memory or known) - weight_bytes - working)
+    context = config.context
+    if context is None:
+        asked = free if config.context_by_memory else None
+        context = budgets.context(manifest.state, manifest.max_context, manifest.page_size, asked, at_once=at_once)
+    limits = _limits(manifest, context)
+    return limits, budgets.sizes(manifest.state, limits, None if at_once else free, 1 + double_buffered)
 
 
 def _state(manifest: Manifest, limits: StateLimits, sizes: StateSizes, device: Device, host_layers: int) -> State:
@@ -227,9 +249,8 @@ def _state(manifest: Manifest, limits: StateLimits, sizes: StateSizes, device: D
     return State(manifest.state, limits, sizes, device, double_buffered=double_buffered, on_host=on_host)
 
 
-def _limits(manifest: Manifest, context: int | None) -> StateLimits:
+def _limits(manifest: Manifest, context: int) -> StateLimits:
     most = manifest.max_context
-    context = min(DEFAULT_CONTEXT, most) if context is None else context
     check("context", context, int)
     if not 0 <= context <= most:
         remedy = ""

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 
+_COUNTED = 4  # times the context: of a longer prompt the tokens are not counted
+
+
 @dataclass(frozen=True)
 class Scheduling:
     """How requests share a model."""
@@ -113,14 +116,12 @@ class Model:
     def encode(self, text: str, before: Sequence[int] = ()) -> list[int]:
         """The token ids of a text, after those `before` it, which begin it.
 
-        Raises PromptLengthError when they outgrow the context, without counting all of them.
+        Raises PromptLengthError when they outgrow the context, without counting far more of them.
         """
-        ids = [*before, *self.tokenizer.encode(text, start=not before, most=self.context - len(before))]
+        most = _COUNTED * self.context
+        ids = [*before, *self.tokenizer.encode(text, start=not before, most=most - len(before))]
         if len(ids) > self.context:
-            raise PromptLengthError(
-                f"the prompt has more than {self.context} tokens, the loaded context; shorten it, or load with a "
-                "larger context"
-            )
+            raise PromptLengthError.of(len(ids), self.context, more=len(ids) > most)
         return ids
 
     def encode_images(self, text: str, images: Sequence[ResizedImage], before: Sequence[int] = ()) -> ImagePrompt:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from trigraph.models.errors import TrigraphError
+import numpy as np
+from numpy.typing import NDArray
+
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.text.control_names import MARK
-from trigraph.runtime.text.template import ChatTemplate, Message
+from trigraph.runtime.text.history import Message
+from trigraph.runtime.text.template_renderer import TemplateError
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 _UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
 _AROUND = 256  # characters before and after a place, by which its tokens are known
 
 
-def next_turn_checkpoints(
-    template: ChatTemplate,
-    tokenizer: Tokenizer,
-    messages: Sequence[Message],
-    prompt: tuple[str, list[int]],
-    tools: Sequence[Mapping[str, Any]] = (),
-    variables: Mapping[str, Any] | None = None,
-) -> list[int]:
-    """Lengths of a prompt that other prompts will begin with: the next turn's, and those after the same system message.
+def next_turns(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[list[Message]]:
+    """Conversations whose prompts begin like that of `messages`: the next turn's, and another one's.
 
     A next turn has an answer and a question, or a call of a tool and its result, without the thoughts before them: with
-    these it begins with all of the prompt. `prompt`: what `template` made of `messages`, and its token ids.
+    these it begins with all of the prompt. Another conversation has the same system message.
     """
     user = _message("user")
     later = [[*messages, _message("assistant"), user]]
@@ -37,13 +32,20 @@ def next_turn_checkpoints(
         later.append([*messages, said, {**_message("tool"), "tool_call_id": "0"}])
     if messages and messages[0]["role"] == "system":
         later.append([messages[0], user])
+    return later
+
+
+def next_turn_checkpoints(
+    tokenizer: Tokenizer, prompt: tuple[str, list[int]], others: Iterable[str | TemplateError]
+) -> list[int]:
+    """Lengths of a prompt, a text and its token ids, that `others` begin with: those of `next_turns`.
+
+    The template may refuse one: say, it wants no two turns, and there will be none.
+    """
     text, ids = prompt
-    lengths: dict[int, None] = {}
-    for others in later:
-        with suppress(TrigraphError):  # refused: say, it wants no two turns, and there will be none
-            other = template.render(others, tools=tools, variables=variables)
-            lengths[len(ids) - _tokens_of_end(tokenizer, ids, _size_of_end(tokenizer, text, other))] = None
-    return [*lengths]
+    sizes = tokenizer.sizes(ids)
+    ends = (_size_of_end(tokenizer, text, other) for other in others if isinstance(other, str))
+    return [*dict.fromkeys(len(ids) - _tokens_of_end(sizes, size) for size in ends)]
 
 
 def _size_of_end(tokenizer: Tokenizer, text: str, other: str) -> int:
@@ -51,22 +53,15 @@ def _size_of_end(tokenizer: Tokenizer, text: str, other: str) -> int:
     parted = common_prefix(text, other)
     near = max(0, parted - _AROUND)
     here, there = (tokenizer.encode(whole[near : parted + _AROUND], start=False) for whole in (text, other))
-    common = sum(_size(tokenizer, token) for token in here[: common_prefix(here, there)])
+    common = int(tokenizer.sizes(here[: common_prefix(here, there)]).sum())
     return len(text[near:].replace(MARK, "").encode()) - common
 
 
-def _tokens_of_end(tokenizer: Tokenizer, ids: list[int], size: int) -> int:
-    """How many of the last ids have any of the last `size` bytes of the text."""
-    count = 0
-    while size > 0 and count < len(ids):
-        count += 1
-        size -= _size(tokenizer, ids[-count])
-    return count
-
-
-def _size(tokenizer: Tokenizer, token: int) -> int:
-    """Bytes of a token as the text has it."""
-    return len(tokenizer.token_bytes(token)) or len(tokenizer.spell([token]).encode())
+def _tokens_of_end(sizes: NDArray[np.int64], size: int) -> int:
+    """How many of the last tokens, which have these sizes, have any of the last `size` bytes of the text."""
+    if size <= 0:
+        return 0
+    return min(len(sizes), int(sizes[::-1].cumsum().searchsorted(size)) + 1)
 
 
 def _message(role: str) -> Message:

@@ -39,7 +39,7 @@ Context = Annotated[
         "--ctx-size",
         parser=parse_tokens,
         metavar="N",
-        help="Context size in tokens, such as 32k; 0: the model's (default: that, at most 32k)",
+        help="Context size in tokens, such as 64k; 0: the model's (default: that, as far as memory allows)",
     ),
 ]
 Threads = Annotated[

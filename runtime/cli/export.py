@@ -23,8 +23,7 @@ from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, given_model
-from trigraph.runtime.config import DEFAULT_CONTEXT
-from trigraph.runtime.device.parts.placement import Placement, place, weights_of_file
+from trigraph.runtime.device.parts.placement import WORKING_BYTES, Placement, place, weights_of_file
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 
@@ -133,12 +132,13 @@ def inspect(
 
 
 def _placed(path: Path, description: Description, budget: int) -> Placement:
-    """What a GPU holds that serves two sequences, of at most DEFAULT_CONTEXT positions, as `load` does by default."""
+    """What a GPU holds that serves two sequences, of as many positions as `load` chooses."""
     model = model_of(path, read_manifest(path)) if path.is_dir() else open_model(path)
     tensors = state_tensors(model.config, description.kv_type)
-    context = min(DEFAULT_CONTEXT, description.context)
+    budgets, free = Budgets(), max(0, budget - weights_of_file(model).nbytes - WORKING_BYTES)
+    context = budgets.context(tensors, description.context, PAGE_SIZE, free, at_once=True)
     limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual)
-    state = Budgets().sizes(tensors, limits, None).nbytes(tensors)
+    state = budgets.sizes(tensors, limits, None).nbytes(tensors)
     return place(weights_of_file(model, state), sum(state.values()), budget)
 
 

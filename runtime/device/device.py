@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from trigraph.runtime.device.exchange import Array, Captures, Exchange, Memory
 from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.memory import free_memory
 from trigraph.runtime.device.sampler import DeviceSampler
 from trigraph.runtime.device.weight_source import WeightSource
 
@@ -96,6 +97,10 @@ class Device:
     def while_waiting(self, work: Callable[[], object]) -> bool:
         """Has `work` done ahead of each wait for the end of a step; False where the host computes steps itself."""
         return False
+
+    def free_memory(self) -> int | None:
+        """Bytes that weights and state may take, where they lie; None if unknown."""
+        return free_memory()
 
     def copy_rate(self) -> float | None:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 NGRAM = 3
 """Tokens that must match, at the least."""
@@ -13,7 +16,12 @@ LONGEST = 16
 """Tokens of a match that are compared; a longer one is no better."""
 CANDIDATES = 8
 """Places that are compared, the latest ones."""
-_WINDOW = 32768  # places that are remembered; 5 MB
+SEGMENT = 32768
+"""Tokens that one call takes in, or some more: those take a few milliseconds."""
+_FEW = 512  # tokens that are taken in one by one
+_BITS = 15  # of a place in its segment, behind the key's
+_FACTORS = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9  # large and odd, one for each token
+_MASK = (1 << 48) - 1
 
 
 class Match(NamedTuple):
@@ -23,16 +31,37 @@ class Match(NamedTuple):
     length: int
 
 
+class _Segment:
+    """Where the three tokens of each key ended, in a part of the text: eight bytes a token, sorted by key and place."""
+
+    def __init__(self, tokens: Sequence[int], start: int, stop: int) -> None:
+        """Of the places from `start` + 1 to `stop`."""
+        self._first = max(start, NGRAM - 1) + 1
+        ids = np.array(tokens[self._first - NGRAM : stop], np.int64).view(np.uint64)
+        first, second, third = (factor * ids for factor in map(np.uint64, _FACTORS))
+        keys = (first[:-2] + second[1:-1] + third[2:]) & np.uint64(_MASK)
+        self._sorted: NDArray[np.int64] = (keys.view(np.int64) << _BITS) + np.arange(len(keys))
+        self._sorted.sort()
+
+    def places(self, key: int) -> Iterator[int]:
+        """Those of a key, the latest first."""
+        at = int(self._sorted.searchsorted((key + 1) << _BITS))
+        while at and (found := int(self._sorted[at - 1])) >> _BITS == key:
+            at -= 1
+            yield self._first + (found & ((1 << _BITS) - 1))
+
+
 class NgramIndex:
     """Where each three tokens of one text ended, the latest place first.
 
-    A token takes constant time, and memory is bounded: what lies further back than the window is forgotten.
+    A long text is taken in a segment a call, so that no round waits for all of it: what follows is found later.
     """
 
-    def __init__(self, window: int = _WINDOW) -> None:
-        self._window = window
-        self._latest: dict[tuple[int, int, int], int] = {}
-        self._earlier = array("i", [0] * NGRAM)  # the place before each, 0 for none; as long as the text, or the window
+    def __init__(self) -> None:
+        self._segments: list[_Segment] = []
+        self._settled = 0  # tokens in segments
+        self._latest: dict[int, int] = {}  # of the tokens after these, the latest place by key
+        self._earlier = array("i")  # and the place before each; 0 for none
         self._size = 0  # tokens taken in
 
     def find(self, tokens: Sequence[int], token: int, most: int) -> Match:
@@ -43,18 +72,18 @@ class NgramIndex:
         and more.
         """
         self._extend(tokens)
-        size, window = len(tokens), self._window
-        place = self._latest.get((tokens[-2], tokens[-1], token), 0) if size >= NGRAM - 1 else 0
-        best, best_length = 0, 0
-        for _ in range(CANDIDATES):
-            if place <= max(0, size - window):
-                break
+        size = len(tokens)
+        if size < NGRAM - 1:
+            return Match([], 0)
+        best, best_length, ending = 0, 0, [tokens[-2], tokens[-1], token]
+        # Others may have the same key.
+        same = (place for place in self._places(_key(*ending)) if [*tokens[place - NGRAM : place]] == ending)
+        for place in islice(same, CANDIDATES):
             length = NGRAM
             while length < LONGEST and length < place and tokens[place - length - 1] == tokens[size - length]:
                 length += 1
             if length > best_length:
                 best, best_length = place, length
-            place = self._earlier[place % window]
         if not best:
             return Match([], 0)
         drafts = list(tokens[best : best + most])
@@ -67,18 +96,31 @@ class NgramIndex:
                 drafts.append(drafts[-period])
         return Match(drafts, best_length)
 
+    def _places(self, key: int) -> Iterator[int]:
+        place = self._latest.get(key, 0)
+        while place:
+            yield place
+            place = self._earlier[place - self._settled - 1]
+        for segment in reversed(self._segments):
+            yield from segment.places(key)
+
     def _extend(self, tokens: Sequence[int]) -> None:
-        latest, earlier, window = self._latest, self._earlier, self._window
-        for place in range(max(NGRAM, self._size + 1), len(tokens) + 1):
-            if place > window + NGRAM:
-                oldest = place - window
-                forgotten = (tokens[oldest - 3], tokens[oldest - 2], tokens[oldest - 1])
-                if latest.get(forgotten) == oldest:
-                    del latest[forgotten]
-            key = (tokens[place - 3], tokens[place - 2], tokens[place - 1])
-            if place == len(earlier) < window:
-                earlier.append(latest.get(key, 0))
-            else:
-                earlier[place % window] = latest.get(key, 0)
+        size = len(tokens)
+        if size - self._size > _FEW or size - self._settled > SEGMENT:
+            stop = min(size, self._settled + SEGMENT)
+            self._segments.append(_Segment(tokens, self._settled, stop))
+            self._settled = self._size = stop
+            self._latest, self._earlier = {}, array("i")
+        if size - self._size > _FEW:
+            return
+        latest, earlier = self._latest, self._earlier
+        for place in range(self._size + 1, size + 1):
+            key = _key(*tokens[place - NGRAM : place]) if place >= NGRAM else -1
+            earlier.append(latest.get(key, 0))
             latest[key] = place
-        self._size = max(self._size, len(tokens))
+        self._size = max(self._size, size)
+
+
+def _key(first: int, second: int, third: int) -> int:
+    """Of three tokens in a row; others have it by chance alone."""
+    return (first * _FACTORS[0] + second * _FACTORS[1] + third * _FACTORS[2]) & _MASK

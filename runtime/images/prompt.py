@@ -23,6 +23,12 @@ PLACEHOLDER: Mapping[str, str] = {"type": "image"}
 class PromptLengthError(TrigraphError):
     """A prompt that has no tokens, or more than the context."""
 
+    @classmethod
+    def of(cls, tokens: int, context: int, *, more: bool = False) -> PromptLengthError:
+        """That a prompt has so many tokens, or yet more."""
+        found = f"the prompt has {'more than ' if more else ''}{tokens} tokens; it must have 1 to {context}, the "
+        return cls(f"{found}loaded context{'; shorten it, or load with a larger --ctx-size' if tokens else ''}")
+
 
 @dataclass(frozen=True)
 class ImagePrompt:
@@ -61,6 +67,8 @@ class ImagePrompt:
     @property
     def written(self) -> list[int]:
         """The ids as a template wrote them: with one image token for each image."""
+        if not self.images:
+            return [*self.ids]
         ends = [0, *(image.end for image in self.images)]
         starts = [*(image.start + 1 for image in self.images), len(self.ids)]
         return [token for end, start in zip(ends, starts, strict=True) for token in self.ids[end:start]]
@@ -140,7 +148,7 @@ def prompt_with_images(
     if room is not None and len(ids) - len(before) > room:
         raise PromptLengthError(
             f"the prompt has more than {most} tokens, the loaded context, of which its images take "
-            f"{sum(image.tokens for image in images)}; shorten it, leave images out, or load with a larger context"
+            f"{sum(image.tokens for image in images)}; shorten it, leave images out, or load with a larger --ctx-size"
         )
     pad = tokenizer.id_of(IMAGE_TOKEN)
     if pad is None:

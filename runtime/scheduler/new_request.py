@@ -57,7 +57,7 @@ def new_request(
         check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
     handle = Handle(ids, options, model.tokenizer, model.context, guide=guide, shown=shown)
     tokens = image_keys(images.placed, ids)
-    said = [token for token in tokens if token >= 0]
+    said = [token for token in tokens if token >= 0] if shown else tokens
     handle.runner = driver
     handle.request = request = Request(
         handle,

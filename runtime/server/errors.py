@@ -67,7 +67,9 @@ class PromptTooLongError(ApiError):
         self._context = context
         head = f"this model's maximum context length is {context} tokens"
         super().__init__(
-            f"{head}, and the prompt has {self._tokens}; shorten it", param=param, code="context_length_exceeded"
+            f"{head}, and the prompt has {self._tokens}; shorten it, or start the server with a larger --ctx-size",
+            param=param,
+            code="context_length_exceeded",
         )
 
     def body(self, path: str) -> dict[str, Any]:
@@ -79,7 +81,8 @@ class PromptTooLongError(ApiError):
         written["error"] |= {"n_prompt_tokens": self._count, "n_ctx": self._context}
         if not path.startswith("/v1/"):
             message = f"the request ({self._tokens} tokens) exceeds the available context size ({self._context} tokens)"
-            written["error"] |= {"type": "exceed_context_size_error", "message": f"{message}; shorten it"}
+            remedy = "shorten it, or start the server with a larger --ctx-size"
+            written["error"] |= {"type": "exceed_context_size_error", "message": f"{message}; {remedy}"}
         return written
 
 

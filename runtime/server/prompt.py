@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cache.next_turn import next_turn_checkpoints
+from trigraph.runtime.cache.next_turn import next_turn_checkpoints, next_turns
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images, without_images
 from trigraph.runtime.sampling.constraint import Constraint
@@ -122,7 +122,7 @@ def chat_prompt(
         messages = messages[:-1]
     messages, sent = without_images(messages)
     images = read_images(model.images, sent, settings.max_images)
-    messages, text = _rendered(template, messages, tools, variables, param)
+    text, later = _rendered(template, messages, tools, variables, param, turns=not counted)
     thinking = template.reply_format.thinks(text)
     if thinking:
         text += thought + (_THOUGHT_END if said else "")
@@ -131,10 +131,7 @@ def chat_prompt(
     prompt = _with_images(engine, text, images, param)
     check_length(engine, prompt.ids, param, counted=counted)
     written = prompt.written
-    checkpoints: list[int] = []
-    if not counted:
-        checkpoints = next_turn_checkpoints(template, engine.tokenizer, messages, (text, written), tools, variables)
-    ends = tuple(map(prompt.length_of, checkpoints))
+    ends = tuple(map(prompt.length_of, next_turn_checkpoints(engine.tokenizer, (text, written), later)))
     return ChatPrompt(text.replace(MARK, ""), prompt if images else written, ends, thinking, template, tools)
 
 
@@ -153,14 +150,23 @@ def _rendered(
     tools: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any],
     param: str,
-) -> tuple[list[Message], str]:
-    """The messages in the first form that the template takes, and their text. Raises ApiError when it takes none."""
+    *,
+    turns: bool,
+) -> tuple[str, list[str | TemplateError]]:
+    """The text of the messages in the first form that the template takes; with `turns`, those of `next_turns` as well.
+
+    Raises ApiError when it takes none.
+    """
     refusal = None
     for form in _forms(messages):
+        others = next_turns(form, tools) if turns else []
         try:
-            return form, template.render(form, tools=tools, variables=variables)
+            text, *later = template.render_all([form, *others], tools=tools, variables=variables)
         except TemplateError as error:
-            refusal = refusal or error
+            text = error
+        if isinstance(text, str):
+            return text, later
+        refusal = refusal or text
     raise ApiError(
         f"{param}: {refusal}; change them, or complete plain text with /v1/completions",
         param=param,

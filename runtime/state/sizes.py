@@ -13,6 +13,7 @@ from trigraph.runtime.state.sequence import StateLimits
 DEFAULT_SEQUENCES = 8  # where memory is taken when it is used
 _FEW_SEQUENCES = 2  # where it is taken at once
 _MOST_SEQUENCES = 1024  # a step of so many is far beyond what pays
+_LEAST_CONTEXT = 32768  # by default, where the model's own is not shorter
 # Of the memory that is free, by default. The rest is for weights that are read again, and for other programs.
 _KV_PART, _SLOTS_PART = 0.5, 0.25
 _MOST_SLOTS = 256  # by default: of a few megabytes each, and most checkpoints save seconds
@@ -47,6 +48,23 @@ class Budgets:
     kv_memory: int | None = None
     checkpoint_memory: int | None = None
     share: float = 1.0
+
+    def context(
+        self, tensors: Iterable[StateTensor], most: int, page_size: int, free: int | None, *, at_once: bool
+    ) -> int:
+        """Tokens of a sequence where nobody says how many: see EngineConfig.context.
+
+        `most`: the model's own. `free`: bytes that state may take, which pages get a part of; None if unknown.
+        `at_once`: all sequences' pages are taken when the model is loaded.
+        """
+        if self.kv_memory is not None:
+            room = self.kv_memory
+        else:
+            room = int(self.share * (free or 0) * _KV_PART) // ((self.sequences or _FEW_SEQUENCES) if at_once else 1)
+        held, context = page_size * (room // _bytes(tensors, "pages")), most
+        while context > max(held, _LEAST_CONTEXT):
+            context //= 2
+        return max(context, min(most, _LEAST_CONTEXT))
 
     def sizes(
         self, tensors: Iterable[StateTensor], limits: StateLimits, free: int | None, buffers: int = 1

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from trigraph.models.errors import TrigraphError
 
-PART = 1 << 14  # characters: a few milliseconds
+PART = 1 << 12  # characters: a millisecond or two
 MOST_UNCUT = 1 << 18
 _ASCII = [chr(code) for code in range(128)]
 # Of scripts that are written without spaces; no marks, which one of the expressions takes for punctuation.

@@ -69,14 +69,35 @@ class ChatTemplate:
         `enable_thinking`. Raises TemplateError when the template is malformed or fails, refuses the messages, or
         exceeds a limit on time or size.
         """
+        (text,) = self.render_all(
+            [messages], tools=tools, variables=variables, add_generation_prompt=add_generation_prompt
+        )
+        if isinstance(text, TemplateError):
+            raise text
+        return text
+
+    def render_all(
+        self,
+        conversations: SequenceOf[SequenceOf[Message]],
+        *,
+        tools: SequenceOf[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[str | TemplateError]:
+        """Each conversation as a prompt, or why it is none; messages that are the same objects are read once."""
         if taken := _VARIABLES & (variables or {}).keys():
             raise TemplateError(f"{min(taken)} is reserved; it cannot be set as a variable of the chat template")
+        messages = {id(message): message for conversation in conversations for message in conversation}
+        numbers = {key: number for number, key in enumerate(messages)}
         request = {
-            **(variables or {}),
-            "messages": self._control_names.as_text(as_template_reads(messages, self.source)),
-            "tools": self._control_names.as_text(tools) or None,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
+            "variables": {
+                **(variables or {}),
+                "tools": self._control_names.as_text(tools) or None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            },
+            "messages": self._control_names.as_text(as_template_reads([*messages.values()], self.source)),
+            "conversations": [[numbers[id(message)] for message in conversation] for conversation in conversations],
         }
         try:
             line = json.dumps(request).encode() + b"\n"
@@ -87,9 +108,14 @@ class ChatTemplate:
                 self._renderer = Renderer()
             template = {"source": self.source, "special_tokens": self._special_tokens}
             response = self._renderer.render(template, line)
-        if "text" not in response:
-            raise TemplateError(f"the chat template failed ({response.get('error')})")
-        return str(response["text"])
+        found: list[str | TemplateError] = []
+        for each in response.get("texts", [response]):
+            if "rest" in each:
+                found.append(str(found[0])[: each["shared"]] + each["rest"] if found else each["rest"])
+            else:
+                found.append(TemplateError(f"the chat template failed ({each.get('error')})"))
+        found += [found[0]] * (len(conversations) - len(found))
+        return found
 
     @cached_property
     def efforts(self) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
@@ -40,18 +41,38 @@ def main(memory: int) -> None:
     compiled = cache(lambda: compile_template(**description))
     _respond("ready", True)
     for line in sys.stdin:
-        try:
-            _respond("text", render(compiled(), json.loads(line)))
-        except MemoryError:
-            _respond("error", f"it takes more than {memory >> 20} MiB of memory")
-        except RecursionError:
-            _respond("error", "its recursion is too deep")
-        except TemplateSyntaxError as error:
-            _respond("error", f"line {error.lineno}: {error}")
-        except Exception as error:  # whatever a template may raise
-            _respond("error", str(error) or type(error).__name__)
+        _respond("texts", [*texts(compiled, json.loads(line), memory)])
         if len(line) > _LARGE:
             _trim_heap()
+
+
+def texts(compiled: Callable[[], Template], request: Mapping[str, Any], memory: int) -> Iterator[Mapping[str, Any]]:
+    """The text of each conversation of a request: how much of it the first one begins with, and the rest; or an error.
+
+    After an error of the first one there is nothing. `compiled`: the template. `memory`: the limit in bytes.
+    """
+    first, size = list[str](), 0
+    for number, chosen in enumerate(request["conversations"]):
+        messages = [request["messages"][place] for place in chosen]
+        try:
+            pieces = render(compiled(), {**request["variables"], "messages": messages})
+            shared = [a for a, b in takewhile(lambda pair: pair[0] == pair[1], zip(first, pieces, strict=False))]
+            rest = "".join(pieces[len(shared) :])
+            size = _checked(size + len(rest))
+            yield {"shared": sum(map(len, shared)), "rest": rest}
+            first = first or pieces
+            continue
+        except MemoryError:
+            problem = f"it takes more than {memory >> 20} MiB of memory"
+        except RecursionError:
+            problem = "its recursion is too deep"
+        except TemplateSyntaxError as error:
+            problem = f"line {error.lineno}: {error}"
+        except Exception as error:  # whatever a template may raise
+            problem = str(error) or type(error).__name__
+        yield {"error": problem}
+        if not number:
+            return
 
 
 def compile_template(source: str, special_tokens: Mapping[str, str]) -> Template:
@@ -66,15 +87,19 @@ def compile_template(source: str, special_tokens: Mapping[str, str]) -> Template
     return environment.from_string(source)
 
 
-def render(template: Template, variables: Mapping[str, Any]) -> str:
-    """The text of a template with these `variables`."""
+def render(template: Template, variables: Mapping[str, Any]) -> list[str]:
+    """The text of a template with these `variables`, in pieces."""
     pieces, size = [], 0
     for piece in template.generate(variables):
-        size += len(piece)
-        if size > _MAX_OUTPUT:
-            raise TemplateError(f"it produces more than {_MAX_OUTPUT} characters")
+        size = _checked(size + len(piece))
         pieces.append(piece)
-    return "".join(pieces)
+    return pieces
+
+
+def _checked(size: int) -> int:
+    if size > _MAX_OUTPUT:
+        raise TemplateError(f"it produces more than {_MAX_OUTPUT} characters")
+    return size
 
 
 def _respond(kind: str, content: Any) -> None:

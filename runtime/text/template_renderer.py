@@ -35,7 +35,7 @@ class Renderer(LimitedProcess):
         self._ready = False
 
     def render(self, template: Mapping[str, Any], request: bytes) -> dict[str, Any]:
-        """The response to a request: its `text`, or an `error`. `template` is the same each time."""
+        """The response to a request: its `texts`, or an `error`. `template` is the same each time."""
         if not self._ready:
             description = json.dumps(template).encode() + b"\n"
             if "ready" not in self.ask(description, _MAX_STARTING_SECONDS)[0]:

@@ -6,11 +6,13 @@ import codecs
 import json
 import weakref
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from itertools import groupby, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.normalizers import Normalizer, Sequence
 
@@ -18,6 +20,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import PRE_TOKENIZERS, byte_alphabet, pipeline
 from trigraph.runtime.text.control_names import MARK, ControlNames
 from trigraph.runtime.text.cuts import Cuts
+from trigraph.runtime.text.kept_ids import KeptIds
 
 # The byte as a character of Latin-1 for each that stands for one, and one that Latin-1 does not have for others.
 _LATIN_1 = dict.fromkeys(range(256), "\uffff") | {ord(c): chr(byte) for byte, c in enumerate(byte_alphabet())}
@@ -38,6 +41,7 @@ class Tokenizer:
         self.stop_ids = frozenset(stop_ids)
         self.bos_id = bos_id
         self._added = self._tokenizer.get_added_tokens_decoder()
+        self._kept = {True: KeptIds(), False: KeptIds()}  # with control tokens, and without
         # Weak, or a tokenizer that nobody needs would stay until the collector comes.
         self.token_bytes = lru_cache(maxsize=65536)(partial(Tokenizer._token_bytes, weakref.proxy(self)))
 
@@ -74,12 +78,12 @@ class Tokenizer:
         pieces = self.control_names.pieces(text) if MARK in text else [(text, True)]
         try:
             for piece, control in pieces:
-                tokenizer = self._tokenizer if control else self._plain
+                tokenizer, kept = self._tokenizer if control else self._plain, self._kept[control]
                 for part in self._cuts.parts(piece):
                     if most is not None and len(ids) > most:
                         return ids
                     with _explained("tokenizer.json cannot be used"):
-                        ids += _ids(tokenizer, part)
+                        ids += kept.of(part, partial(_ids, tokenizer))
         except TypeError as error:  # how the package refuses lone surrogates
             raise TrigraphError("the text is not valid Unicode; was it read with the wrong encoding?") from error
         return ids
@@ -143,6 +147,18 @@ class Tokenizer:
     def id_of(self, text: str) -> int | None:
         """The token in the spelling of the vocabulary, as an id; None when there is none."""
         return self._tokenizer.token_to_id(text)
+
+    def sizes(self, ids: SequenceOf[int]) -> NDArray[np.int64]:
+        """Bytes of each token as `spell` writes it."""
+        tokens = np.array(ids, np.int64)
+        for token in np.unique(tokens[self._sizes[tokens] < 0]).tolist():
+            self._sizes[token] = len(self.token_bytes(token)) or len(self.spell([token]).encode())
+        return self._sizes[tokens]
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        """By token; -1 for those that nobody has asked for."""
+        return np.full(self.size, -1, np.int64)
 
     def _token_bytes(self, token: int) -> bytes:
         added = self._added.get(token)

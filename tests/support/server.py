@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,3 +73,22 @@ def serving(engine: Any, settings: Settings | None = None) -> Iterator[str]:
         server.should_exit = True
         thread.join(60)
         assert not thread.is_alive(), "the server does not end"
+
+
+@contextmanager
+def served_by_command(model: Path, *arguments: str) -> Iterator[str]:
+    """The address of `trigraph serve` while the block runs."""
+    command = [sys.executable, "-m", "trigraph.runtime", "serve", str(model), "--port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if found := re.search(r" at (http://\S+);", line):
+                break
+        else:
+            raise SystemExit("the server does not start")
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        yield found[1]
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -90,6 +90,9 @@ class CudaDevice(Device):
         self.functions.before_wait = work
         return True
 
+    def free_memory(self) -> int:
+        return self.functions.free_memory()[0]
+
     def copy_rate(self) -> float:
         return self.functions.copy_rate()
 

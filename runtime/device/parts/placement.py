@@ -64,6 +64,11 @@ class Weights:
     blocks: tuple[Block, ...] = ()
     """The trunk's layers, which `trunk_bytes` includes."""
 
+    @property
+    def nbytes(self) -> int:
+        """All of them."""
+        return self.trunk_bytes + sum(layer.experts * layer.expert_bytes for layer in self.layers)
+
     def divided(self, count: int) -> tuple[Weights, Weights]:
         """The weights of the first `count` layers, and all others."""
         size = sum(block.nbytes for block in self.blocks[:count])
@@ -110,9 +115,8 @@ class Placement:
     @property
     def host_bytes(self) -> int:
         """Weights in the host's memory."""
-        routed = sum(layer.experts * layer.expert_bytes for layer in self.host.layers)
         others = sum((layer.experts - self.slots[layer.name]) * layer.expert_bytes for layer in self.weights.layers)
-        return self.host.trunk_bytes + routed + others
+        return self.host.nbytes + others
 
     @property
     def host_bytes_per_token(self) -> float:

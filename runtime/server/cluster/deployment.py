@@ -84,8 +84,9 @@ class Deployed:
             logging_config=LoggingConfig(enable_access_log=False),
             **number,
         )
-        # All of them may come to lie on one machine.
-        return deployment.bind(self.model, {"memory_share": 1 / self.most, **self.arguments})
+        # All of them may come to lie on one machine, and one goes on with what another one has begun.
+        alike = {"memory_share": 1 / self.most, "context_by_memory": False}
+        return deployment.bind(self.model, {**alike, **self.arguments})
 
     @property
     def threads(self) -> int:

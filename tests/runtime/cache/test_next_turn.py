@@ -10,7 +10,7 @@ import pytest
 from support.real_vocabulary import real_metadata, real_template
 from support.replies import TOOLS
 from trigraph.models.tokenizer import tokenizer_json
-from trigraph.runtime.cache.next_turn import next_turn_checkpoints
+from trigraph.runtime.cache.next_turn import next_turn_checkpoints, next_turns
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
@@ -70,7 +70,8 @@ def test_a_checkpoint_is_where_the_next_prompt_parts(name: str, history: str, la
 
     messages = HISTORIES[history]
     this, following = prompt(messages), prompt([*messages, *LATER[later]])
-    lengths = next_turn_checkpoints(template, tokenizer(), messages, this, TOOLS[:1])
+    others = template.render_all(next_turns(messages, TOOLS[:1]), tools=TOOLS[:1])
+    lengths = next_turn_checkpoints(tokenizer(), this, others)
     common = common_prefix(this[1], following[1])
     assert common in {*lengths, len(this[1])}, (common, sorted(lengths), len(this[1]))
     assert len({*lengths}) <= 4

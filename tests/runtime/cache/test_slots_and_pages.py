@@ -139,6 +139,35 @@ def test_budgets(budgets: Budgets, free: int | None, sizes: tuple[int, int, int]
     assert budgets.sizes(TENSORS, LIMITS, free) == StateSizes(*sizes)
 
 
+WHOLE, LEAST = 262144, 32768  # tokens: 1024 and 128 pages
+
+
+@pytest.mark.parametrize(
+    ("budgets", "most", "free", "at_once", "context"),
+    [
+        (Budgets(), WHOLE, 2 * 1024 * PAGE, False, WHOLE),
+        (Budgets(), WHOLE, 2 * 1024 * PAGE - 2, False, WHOLE // 2),
+        (Budgets(), WHOLE, 2 * 256 * PAGE, False, WHOLE // 4),
+        (Budgets(), WHOLE, 0, False, LEAST),
+        (Budgets(), WHOLE, None, False, LEAST),
+        (Budgets(share=0.5), WHOLE, 2 * 1024 * PAGE, False, WHOLE // 2),
+        # A device takes the pages of all sequences at once, of two unless more are asked for.
+        (Budgets(), WHOLE, 4 * 1024 * PAGE, True, WHOLE),
+        (Budgets(sequences=4), WHOLE, 4 * 1024 * PAGE, True, WHOLE // 2),
+        (Budgets(), WHOLE, None, True, LEAST),
+        # What is given for keys and values counts, whatever is free.
+        (Budgets(kv_memory=512 * PAGE), WHOLE, 0, False, WHOLE // 2),
+        (Budgets(kv_memory=PAGE), WHOLE, 1 << 40, False, LEAST),  # and is refused then
+        # No model's own context is divided below the least.
+        (Budgets(), 40000, 0, False, LEAST),
+        (Budgets(), 40000, 1 << 40, False, 40000),
+        (Budgets(), 2048, 0, False, 2048),
+    ],
+)
+def test_the_default_context(budgets: Budgets, most: int, free: int | None, at_once: bool, context: int) -> None:
+    assert budgets.context(TENSORS, most, 256, free, at_once=at_once) == context
+
+
 def test_double_buffers_count_twice() -> None:
     budgets = Budgets(kv_memory=100 * PAGE, checkpoint_memory=20 * SLOT)
     assert budgets.sizes(TENSORS, LIMITS, None, 2) == StateSizes(2, 12, 50)

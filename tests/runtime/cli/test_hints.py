@@ -10,6 +10,7 @@ from support.command import Run, assert_one_line_error
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.device import Device
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +117,23 @@ def test_hints(
 
 
 def test_contexts(trigraph: Run, tiny_gguf: Path, operator_library: Path) -> None:
-    """0 is all of the model's, where the default is at most 32768; k stands for 1024."""
+    """0 is all of the model's; k stands for 1024."""
     for options, context in (([], 2048), (["-c", "0"], 2048), (["-c", "1k"], 1024), (["-c", "100"], 100)):
         result = trigraph("run", tiny_gguf, "-p", "a", "-n", 1, "-v", *options)
         assert result.status == 0 and f"context {context}," in result.err, result.err
+
+
+def test_a_context_that_memory_bounds(
+    trigraph: Run, tiny_gguf: Path, operator_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said, unless it was asked for."""
+    monkeypatch.setattr(Device, "free_memory", lambda self: 1)
+    command = ["run", tiny_gguf, "--rope-scaling", "yarn:49", "-p", "a", "-n", 1, "-v"]
+    said = "note: context 32,768 of 100,352: what memory allows; -c 0 asks for all"
+    for options, context in (([], 32768), (["-c", "0"], 100352), (["-c", "40k"], 40960)):
+        result = trigraph(*command, *options)
+        assert result.status == 0 and f"context {context}," in result.err, result.err
+        assert (said in result.err) == (not options)
 
 
 def test_a_library_folder_that_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

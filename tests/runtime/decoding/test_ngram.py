@@ -2,21 +2,22 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trigraph.runtime.drafting import ngram
 from trigraph.runtime.drafting.ngram import CANDIDATES, LONGEST, NGRAM, Match, NgramIndex
 
 
-def searched(tokens: Sequence[int], token: int, most: int, window: int) -> Match:
+def searched(tokens: Sequence[int], token: int, most: int) -> Match:
     """The same by looking at every place."""
     text = [*tokens, token]
     suffix = text[-NGRAM:]
     if len(suffix) < NGRAM:
         return Match([], 0)
-    places = [
-        end for end in range(NGRAM, len(text)) if text[end - NGRAM : end] == suffix and end > len(tokens) - window
-    ]
+    places = [end for end in range(NGRAM, len(text)) if text[end - NGRAM : end] == suffix]
     best = Match([], 0)
     for end in sorted(places, reverse=True)[:CANDIDATES]:
         length = max(n for n in range(NGRAM, min(LONGEST, end) + 1) if text[end - n : end] == text[len(text) - n :])
@@ -33,14 +34,35 @@ def searched(tokens: Sequence[int], token: int, most: int, window: int) -> Match
     text=st.lists(st.integers(0, 3), min_size=1, max_size=120),
     cuts=st.lists(st.integers(0, 120), max_size=12),
     most=st.integers(1, 9),
-    window=st.sampled_from([16, 40, 1000]),
+    sizes=st.sampled_from([(16, 4), (40, 40), (1000, 20), (1000, 1000)]),
+    mask=st.sampled_from([ngram._MASK, 3]),  # with which most keys are the same
 )
-def test_matches_are_those_of_a_search(text: list[int], cuts: list[int], most: int, window: int) -> None:
-    """Whenever a text is asked for: each token of it, or after jumps."""
-    index = NgramIndex(window)
-    for length in sorted({cut for cut in cuts if cut < len(text)} | {len(text) - 1}):
-        tokens, token = text[:length], text[length]
-        assert index.find(tokens, token, most) == searched(tokens, token, most, window)
+def test_matches_are_those_of_a_search(
+    text: list[int], cuts: list[int], most: int, sizes: tuple[int, int], mask: int
+) -> None:
+    """Whenever a text is asked for: each token of it, or after jumps; of a jump beyond a segment all is known later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngram, "SEGMENT", sizes[0])
+        patch.setattr(ngram, "_FEW", sizes[1])
+        patch.setattr(ngram, "_MASK", mask)
+        index = NgramIndex()
+        for length in sorted({cut for cut in cuts if cut < len(text)} | {len(text) - 1}):
+            tokens, token = text[:length], text[length]
+            for _ in range(length // sizes[0]):
+                index.find(tokens, token, most)
+            assert index.find(tokens, token, most) == searched(tokens, token, most)
+
+
+def test_what_lies_far_back_is_found() -> None:
+    """100,000 tokens before; no call takes in more than a segment and some."""
+    text = np.random.default_rng(0).integers(0, 150_000, 140_000).tolist()
+    text[-20:] = text[30_000:30_020]
+    index, sizes = NgramIndex(), [0]
+    for _ in range(6):
+        match = index.find(text[:-1], text[-1], 8)
+        sizes.append(index._size)
+    assert match == Match(text[30_020:30_028], LONGEST)
+    assert sizes[-1] == len(text) - 1 and max(np.diff(sizes)) <= 33_280
 
 
 @settings(max_examples=50, deadline=None)
@@ -57,14 +79,16 @@ def test_the_longest_match_wins_and_then_the_latest() -> None:
     assert NgramIndex().find(text, 3, 1) == Match([61], 4)
 
 
-def test_memory_is_bounded() -> None:
-    window = 64
-    index = NgramIndex(window)
-    text = [i * 7919 % 1009 for i in range(5000)]
-    for length in range(1, len(text)):
-        index.find(text[:length], text[length], 3)
-    assert len(index._latest) <= window + 1
-    assert len(index._earlier) == window
+def test_memory_is_linear() -> None:
+    """Eight bytes a token, and a dictionary of what came lately."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngram, "SEGMENT", 64)
+        index = NgramIndex()
+        text = [i * 7919 % 1009 for i in range(1500)]
+        for length in range(1, len(text)):
+            index.find(text[:length], text[length], 3)
+    assert len(index._latest) <= 65 and len(index._earlier) <= 64
+    assert sum(segment._sorted.nbytes for segment in index._segments) <= 8 * len(text)
 
 
 def test_images_are_not_drafted() -> None:

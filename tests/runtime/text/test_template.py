@@ -14,8 +14,9 @@ from support.fake_engine import TEMPLATE
 from support.replies import TOOLS
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.text import template_process
+from trigraph.runtime.text.control_names import MARK, ControlNames
 from trigraph.runtime.text.template import ChatTemplate
-from trigraph.runtime.text.template_renderer import Renderer
+from trigraph.runtime.text.template_renderer import Renderer, TemplateError
 
 
 def call_of(arguments: Any) -> dict[str, Any]:
@@ -182,13 +183,30 @@ def test_history_is_as_the_template_reads_it(source: str, message: Mapping[str, 
 def test_a_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A long one takes tenths of a second to compile."""
     template = {"source": "{{ messages[0].content }}", "special_tokens": {}}
-    requests = [{"messages": [{"content": str(number)}]} for number in range(5)]
+    requests = [
+        {"variables": {}, "messages": [{"content": str(number)}], "conversations": [[0]]} for number in range(5)
+    ]
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(json.dumps(line) + "\n" for line in (template, *requests))))
     with patch.object(template_process, "compile_template", wraps=template_process.compile_template) as compiled:
         template_process.main(0)
     assert compiled.call_count == 1
     responses = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [*responses] == [{"ready": True}, *({"text": str(number)} for number in range(5))]
+    assert [*responses] == [{"ready": True}, *({"texts": [{"shared": 0, "rest": str(number)}]} for number in range(5))]
+
+
+def test_conversations_that_share_messages_are_rendered_together() -> None:
+    """One that the template refuses has its error, and the first one's is all there is."""
+    source = "{% for m in messages %}{{ m.content or raise_exception('no content') }}{% endfor %}|{{ messages|length }}"
+    a, b, empty = ({"role": "user", "content": text} for text in ("<|end|>x", "b", ""))
+    template = ChatTemplate(source, {}, ControlNames(["<|end|>"]))
+    with patch.object(Renderer, "render", autospec=True, side_effect=Renderer.render) as asked:
+        texts = template.render_all([[a, b], [a, b, a], [a, empty], [b, a], []])
+    marked = f"<{MARK}|end|>x"
+    assert texts[:2] == [f"{marked}b|2", f"{marked}b{marked}|3"] and texts[3:] == [f"b{marked}|2", "|0"]
+    assert isinstance(texts[2], TemplateError) and "no content" in str(texts[2])
+    assert len(json.loads(asked.call_args.args[2])["messages"]) == 3
+    refused = template.render_all([[empty], [a]])
+    assert [str(each) for each in refused] == ["the chat template failed (no content)"] * 2
 
 
 def test_a_template_keeps_its_process() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,11 @@ from support.fake_engine import END, METADATA
 from support.real_vocabulary import SIZES, real_metadata
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import special_tokens, tokenizer_json
-from trigraph.runtime.text import cuts
+from trigraph.runtime.text import cuts, kept_ids
+from trigraph.runtime.text import tokenizer as tokenizer_module
+from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.cuts import MOST_UNCUT, PART, Cuts
+from trigraph.runtime.text.kept_ids import KeptIds
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 # What the regular expressions of pre-tokenizers tell apart, and what NFC joins.
@@ -145,3 +149,70 @@ def test_ids_beyond_the_most_are_not_made(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(made) <= 2
     assert 1000 < len(ids) < 1000 + 2 * PART
     assert tokenizer.encode("words", most=5) == [*b"words"]
+
+
+def counted_ids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Characters of each text that is tokenised from now on."""
+    made: list[int] = []
+    ids = tokenizer_module._ids
+
+    def counting(own: Any, text: str) -> list[int]:
+        made.append(len(text))
+        return ids(own, text)
+
+    monkeypatch.setattr(tokenizer_module, "_ids", counting)
+    return made
+
+
+def test_a_conversation_that_grows_is_tokenised_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, made = Tokenizer(tokenizer_json(METADATA), [END]), counted_ids(monkeypatch)
+    text = "day 9" + "".join(f"words and {number} numbers\n" for number in range(4000))
+    whole = tokenizer.encode(text)
+    assert sum(made) == len(text)
+    made.clear()
+    assert tokenizer.encode(text) == whole and not made
+    assert tokenizer.encode(text + "more") == [*whole, *b"more"] and sum(made) < 2 * PART
+    made.clear()
+    # Another date at its beginning: soon the cuts are where they were.
+    assert tokenizer.encode(text.replace("day 9", "day 10"))[6:] == whole[5:] and sum(made) < 4 * PART
+    made.clear()
+    # Names of control tokens that are text have ids of their own, and parts as well.
+    marked = f"<{MARK}|end|>" + text
+    assert tokenizer.encode(marked) == [*b"<|end|>", *whole] and sum(made) == len(text) + 7
+    made.clear()
+    assert tokenizer.encode(marked + "more")[-4:] == [*b"more"] and sum(made) < 2 * PART
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_ids, "_MOST", 2000)
+    kept, made = KeptIds(), list[str]()
+
+    def make(text: str) -> list[int]:
+        made.append(text)
+        return [*text.encode()]
+
+    texts = [letter * 600 for letter in "abcd"]
+    for text in (*texts, texts[1], texts[0]):  # the first one was forgotten
+        assert [*kept.of(text, make)] == [*text.encode()]
+    assert made == [*texts, texts[0]] and kept._characters == sum(map(len, kept._ids)) <= 2000
+    for _ in range(2):
+        kept.of("short", make)
+    assert made[-2:] == ["short", "short"]
+
+
+@pytest.mark.slow
+def test_ids_are_those_of_a_tokenizer_that_keeps_none(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random texts, their beginnings, and changes in their middle; with marked names too."""
+    monkeypatch.setattr(cuts, "PART", 40)
+    monkeypatch.setattr(kept_ids, "_LEAST", 1)
+    monkeypatch.setattr(kept_ids, "_MOST", 3000)
+    dice, text = random.Random(5), ""
+    pieces = [*PIECES, f"<{MARK}|im_end|>", f"<{MARK}think>"]
+    for number in range(2000):
+        more = "".join(dice.choices(pieces, k=dice.randint(1, 30)))
+        place = dice.randrange(len(text) + 1) if number % 3 else 0
+        text = (text[:place] + more + (text[place:] if number % 5 == 0 else ""))[-1500:]
+        found = tokenizer.encode(text)
+        with monkeypatch.context() as patch:
+            patch.setattr(KeptIds, "of", lambda self, text, make: make(text))
+            assert tokenizer.encode(text) == found, repr(text)
