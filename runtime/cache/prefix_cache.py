@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from trigraph.runtime.cache.cache_stats import CacheStats
 from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -39,20 +40,6 @@ class Found(NamedTuple):
     """Of its last token, where that is the last one of the prompt; read-only."""
     parted: int | None = None
     """Length at which the prompt parts from others, to be computed on its own and given to `insert`."""
-
-
-@dataclass
-class CacheStats:
-    """What a cache has done so far."""
-
-    hits: int = 0
-    """Prompts that began with a checkpoint."""
-    misses: int = 0
-    """Prompts that began from nothing."""
-    tokens_found: int = 0
-    """Tokens of prompts that needed no computing."""
-    tokens_missed: int = 0
-    evictions: int = 0
 
 
 @dataclass(eq=False)
