@@ -131,7 +131,8 @@ def test_offering_copies_nothing_and_takes_no_room(tmp_path: Path) -> None:
         compute(steps, cache, text(100))
         before = free(steps)
         (offered,) = disk._waiting.values()
-        assert offered.sequence.pages[:25].tolist() == next(iter(cache._tree)).value.sequence.pages[:25].tolist()
+        kept = next(iter(cache._tree)).value
+        assert kept is not None and offered.sequence.pages[:25].tolist() == kept.sequence.pages[:25].tolist()
         assert before == (steps.state.slots.size - 1, steps.state.pages.size - 25)
         assert cache.make_room(steps.state.slots.size, steps.state.pages.size)
         assert free(steps) == (steps.state.slots.size, steps.state.pages.size)
