@@ -22,7 +22,9 @@ def in_order(prompts: Iterable[Request]) -> Iterator[list[Request]]:
     for _, group in groupby(sorted(prompts, key=_rank), key=_class):
         rest = [*group]
         while rest:
-            ready, behind, least = [], [], math.inf
+            ready: list[Request] = []
+            behind: list[Request] = []
+            least = math.inf
             for request in rest:
                 (ready if request.missing <= least else behind).append(request)
                 least = min(least, _patience(request))
