@@ -136,7 +136,7 @@ class PrefixCache:
         if node is None:
             if not ends and not self.make_room(0, self._state.pages_to_copy(sequence)):
                 return
-            node = self._keep(self._state.checkpoint(sequence, ends=ends))
+            node = self._keep(self._state.hold(sequence) if ends else self._state.checkpoint(sequence))
         if not _shows(node, sequence.images):  # another image's, with the same first keys
             return
         self._take_row(node, row)

@@ -22,10 +22,13 @@ def in_order(prompts: Iterable[Request]) -> Iterator[list[Request]]:
     for _, group in groupby(sorted(prompts, key=_rank), key=_class):
         rest = [*group]
         while rest:
-            ready, behind, least = [], [], math.inf
+            ready: list[Request] = []
+            behind: list[Request] = []
+            least = math.inf
             for request in rest:
-                (ready if request.missing <= least else behind).append(request)
-                least = min(least, _patience(request))
+                missing = request.missing
+                (ready if missing <= least else behind).append(request)
+                least = min(least, _patience(request, missing))
             yield sorted(ready, key=_missing)
             rest = behind
 
@@ -39,10 +42,10 @@ def count_delays(pieces: Mapping[Request, int], prompts: Iterable[Request]) -> N
             later += pieces.get(request, 0)
 
 
-def _patience(request: Request) -> int:
+def _patience(request: Request, missing: int) -> int:
     """How many more tokens of later prompts it bears."""
     whole = request.lost + request.target_length - request.found
-    return max(0, (2 * whole - request.missing) // _PART - request.delay)
+    return max(0, (2 * whole - missing) // _PART - request.delay)
 
 
 def _missing(request: Request) -> int:

@@ -120,12 +120,9 @@ class State:
         """
         return self._share(parent, parent.page_count, pending=True)
 
-    def checkpoint(self, parent: Sequence, *, ends: bool = False) -> Sequence:
-        """A fork with the committed tokens alone: what is pending, drafted or reserved behind them stays away.
-
-        `ends`: the parent takes no more steps, and no page needs to be copied.
-        """
-        return self._share(parent, self.pages_of(parent.length), pending=False, ends=ends)
+    def checkpoint(self, parent: Sequence) -> Sequence:
+        """A fork with the committed tokens alone: what is pending, drafted or reserved behind them stays away."""
+        return self._share(parent, self.pages_of(parent.length), pending=False)
 
     def hold(self, sequence: Sequence) -> Sequence:
         """What `sequence` has committed, to be read alone: takes no room, and keeps slot and pages until released."""
@@ -134,12 +131,12 @@ class State:
             held.add_page(self.pages.share(page))
         return held
 
-    def _share(self, parent: Sequence, page_count: int, *, pending: bool, ends: bool = False) -> Sequence:
+    def _share(self, parent: Sequence, page_count: int, *, pending: bool) -> Sequence:
         """A copy of the parent that shares its slot and as many of its pages."""
         if parent.slot == RELEASED:
             raise TrigraphError("the sequence was released; it cannot be forked")
         # Entries of the MTP head may be missing in full pages: whoever adds them writes what any other one would.
-        settled = page_count if ends else parent.length // self.limits.page_size
+        settled = parent.length // self.limits.page_size
         self.pages.require(page_count - settled)
         child = parent.copy(self.slots.share(parent.slot), self.limits, pending=pending)
         numbers = parent.pages[:page_count].tolist()

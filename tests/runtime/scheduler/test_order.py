@@ -49,7 +49,8 @@ def test_mixes(name: str) -> None:
     mix, bounds = MIXES[name]
     engine, model = fresh(draft=False, context=CONTEXT)
     requests: list[Handle] = []
-    begun, took, clock = [], [0] * len(mix), 0
+    begun: list[int] = []
+    took, clock = [0] * len(mix), 0
     waiting = deque(sorted(range(len(mix)), key=lambda number: mix[number].after))
     numbers: list[int] = []
     while waiting or not all(request.done for request in requests):
