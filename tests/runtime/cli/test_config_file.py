@@ -60,7 +60,7 @@ def test_the_settings_of_a_model_are_its_own(served: dict[str, Served]) -> None:
     opening = Opening(Settings(defaults=Options(max_tokens=9)), None, True, False)
     calm, wild = (opening.settings_of(name, engine, one) for name, one in served.items())
     assert (calm.seed, wild.seed) == (7, None)
-    assert (calm.defaults.sampling.temperature, wild.defaults.sampling.temperature) == (0, 1.5)
+    assert (calm.defaults.chosen_by.temperature, wild.defaults.chosen_by.temperature) == (0, 1.5)
     assert (calm.defaults.reasoning_budget, wild.defaults.reasoning_budget) == (100, None)
     assert calm.defaults.max_tokens == wild.defaults.max_tokens == 9
     assert calm.template_variables == {"preserve_thinking": True, "enable_thinking": False}
