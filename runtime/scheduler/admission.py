@@ -54,6 +54,9 @@ class Admission:
                 if request.sequence is not None:
                     piece -= request.missing
                     continue
+                if request in self._refused:
+                    refused.append(request)
+                    continue
                 shares = any(_shares(request, other) for other in active if not other.decodes)
                 if piece <= 0 or len(active) >= self._steps.state.sequences:
                     return
@@ -118,9 +121,7 @@ class Admission:
         return self._cache.peek(request.target, request.images.placed, needs_row=not request.completion.ids)
 
     def _try(self, request: Request, active: list[Request]) -> Found | Exception | None:
-        """Starts a request; why it cannot, or None when there is no room, now or when it was tried before."""
-        if request in self._refused:
-            return None
+        """Starts a request; why it cannot, or None when there is no room."""
         try:
             found = self._start(request, active)
         except Exception as error:  # a request that fails, fails alone
