@@ -81,6 +81,7 @@ class Settings(TypedDict, total=False):
     repack: str
     threads: int | None
     context: int | None
+    context_by_memory: bool
     sequences: int | None
     kv_memory: int | None
     checkpoint_memory: int | None
