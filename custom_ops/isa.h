@@ -18,7 +18,7 @@ struct InstructionSet {
 };
 
 std::vector<const InstructionSet*> known_sets();  // best first; the last one runs everywhere
-// Of those that this processor runs, the ones that the build holds, or the ones that it leaves out; best first.
+// The sets that this processor runs and the build holds, or those that the build leaves out; best first.
 std::vector<const InstructionSet*> instruction_sets(bool held = true);
 
 }  // namespace trigraph

@@ -76,7 +76,7 @@ extern "C" TRIGRAPH_EXPORT const char* trigraph_instruction_sets() {
   return names.c_str();
 }
 
-// The same of those that would run here, had the build not left them out.
+// Names of the sets that would run here, had the build not left them out.
 extern "C" TRIGRAPH_EXPORT const char* trigraph_absent_sets() {
   static const std::string names = trigraph::names_of(trigraph::instruction_sets(false));
   return names.c_str();

@@ -25,7 +25,7 @@ class PromptLengthError(TrigraphError):
 
     @classmethod
     def of(cls, tokens: int, context: int, *, more: bool = False) -> PromptLengthError:
-        """That a prompt has so many tokens, or yet more."""
+        """An error that says how many tokens a prompt has; `more`: or yet more."""
         found = f"the prompt has {'more than ' if more else ''}{tokens} tokens; it must have 1 to {context}, the "
         return cls(f"{found}loaded context{'; shorten it, or load with a larger --ctx-size' if tokens else ''}")
 
