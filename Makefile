@@ -45,7 +45,7 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 JOBS ?= 2
 RAY_TESTS := $(wildcard tests/server/test_ray*.py)
 PAGE_TESTS := $(wildcard tests/server/test_page*.py)
-FIRST := $(addprefix tests/,cuda server server/agents page custom_ops promise runtime/decoding ray project \
+FIRST := $(addprefix tests/,cuda exporter server custom_ops promise page runtime/decoding models ray server/agents project \
   $(addprefix runtime/,text engine receipt) tools)
 SUITES := $(FIRST) $(filter-out $(FIRST),$(TEST_FOLDERS))
 # Builds in tests are told nothing of these jobs. Oracles compute on one thread: more would only wait for each other.
