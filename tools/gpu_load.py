@@ -7,6 +7,7 @@ clients.
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import random
 import socket
@@ -149,13 +150,27 @@ def mixed(engine: Engine, seconds: float, memory: Callable[[], int], seed: int) 
 
 
 def _largest(engine: Engine) -> None:
-    """The largest steps there are, which take the most memory: whole pieces of prompts, and as many drafts as fit."""
-    state, greedy = engine.model.steps.state, Sampling(temperature=0)
-    prompt = [1] * (state.limits.context // 2)
-    for drafts in (0, state.limits.max_pending - 1):
-        options = Options(greedy, 4 * state.limits.max_pending, ignore_eos=True, draft_tokens=drafts)
-        for request in [engine.submit([number, *prompt], options) for number in range(state.sequences)]:
+    """The steps that take the most memory: whole pieces of prompts, as many drafts as fit, and pieces of all sizes.
+
+    A smaller piece may take more than a whole one, as attention divides a long text more where there are few rows.
+    """
+    steps, greedy, numbers = engine.model.steps, Sampling(temperature=0), itertools.count()
+    context, sequences, pending = steps.state.limits.context, steps.state.sequences, steps.state.limits.max_pending
+
+    def run(count: int, tokens: int, most: int, drafts: int) -> None:
+        options = Options(greedy, most, ignore_eos=True, draft_tokens=drafts)
+        with steps.lock:  # so that they begin in one round
+            prompts = [[next(numbers), *[1] * (tokens // count - 1)] for _ in range(count)]
+            requests = [engine.submit(prompt, options) for prompt in prompts]
+        for request in requests:
             request.result()
+
+    run(sequences, sequences * (context // 2), 1, 0)
+    for drafts in (0, pending - 1):
+        run(sequences, sequences * pending, 4 * pending, drafts)
+    for tokens in range(32, steps.chunk + 1, 32):
+        for count in (1, sequences):
+            run(count, tokens - 1, 1, 0)
 
 
 def _request(engine: Engine, draw: random.Random) -> None:

@@ -112,9 +112,9 @@ class Case:
             assert (np.minimum(*choices) < LIMITS[two]).all()
 
 
-@pytest.fixture(scope="module", params=[1, 5])
+@pytest.fixture(scope="module", params=range(1, 6))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """A text of a random model; that of the second has a tie."""
+    """Of five random models."""
     folder, context = tmp_path_factory.mktemp("streams"), LENGTH + DRAFTS
     source = write_streams(folder / "model.gguf", heads=8, seed=request.param, context=context)
     export(source, folder / "package", ExportOptions(kv_type="f32", activations="float32"))

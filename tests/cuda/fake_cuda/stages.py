@@ -31,9 +31,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         ("prompts", 3),
         ("requests", 4),
         ("served", 8),
-        pytest.param(
-            "soak-1", 1, marks=pytest.mark.xfail(reason="scratch memory doubles once after the first of two rounds")
-        ),
+        ("soak-1", 1),
     ],
 )
 def test_a_stage(session: Session, monkeypatch: pytest.MonkeyPatch, name: str, rows: int) -> None:
