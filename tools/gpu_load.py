@@ -170,7 +170,8 @@ def _largest(engine: Engine) -> None:
         run(sequences, sequences * pending, 4 * pending, drafts)
     for tokens in range(32, steps.chunk + 1, 32):
         for count in (1, sequences):
-            run(count, tokens - 1, 1, 0)
+            if tokens <= count * context:
+                run(count, tokens - 1, 1, 0)
 
 
 def _request(engine: Engine, draw: random.Random) -> None:
