@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from trigraph.models.errors import quote
 from trigraph.runtime.requests.options import Options
@@ -15,11 +17,13 @@ from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.reply_form import check_strict
-from trigraph.runtime.server.schema import MOST_BIASES, ResponseFormat, Sampling, StructuredOutputs
+from trigraph.runtime.server.schema import Bias, ResponseFormat, Sampling, StructuredOutputs
 
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
+_MOST_BIASES = 100_000
 _MOST_TEXTS = 10_000  # of a request's biases: each is made tokens of
 _ANY_OBJECT = {"type": "object"}
+_BIAS: TypeAdapter[Bias] = TypeAdapter(Bias)
 
 
 def request_options(
@@ -164,11 +168,15 @@ def _stops(stop: str | list[str]) -> tuple[str, ...]:
     return stops
 
 
-def _biases(
-    given: Mapping[str, float | bool] | Iterable[tuple[int | str, float | bool]], model: ServedModel
-) -> tuple[tuple[int, float], ...]:
+def _biases(given: dict[str, Any] | list[Any], model: ServedModel) -> tuple[tuple[int, float], ...]:
     """Pairs of a token id and its bias; those of a text are for each of its tokens, and false bans them."""
-    pairs = [(_token(key), bias) for key, bias in given.items()] if isinstance(given, Mapping) else [*given]
+    if len(given) > _MOST_BIASES:
+        raise ApiError(
+            f"logit_bias has {len(given):,} items; give at most {_MOST_BIASES:,}",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    pairs = _pairs(given)
     if (texts := sum(isinstance(token, str) for token, _ in pairs)) > _MOST_TEXTS:
         raise ApiError(
             f"logit_bias has {texts:,} texts; give at most {_MOST_TEXTS:,}, or token ids",
@@ -180,19 +188,34 @@ def _biases(
     for token, bias in pairs:
         if bias is True:
             raise ApiError("logit_bias has true; give a number, or false to ban a token", param="logit_bias")
-        ids = encode(token, start=False, most=MOST_BIASES) if isinstance(token, str) else [token]
+        ids = encode(token, start=False, most=_MOST_BIASES) if isinstance(token, str) else [token]
         if not ids:
             raise ApiError(
                 "logit_bias has an empty text; give a token id or a text", param="logit_bias", code="invalid_value"
             )
         found += [(one, -math.inf if bias is False else bias) for one in ids]
-        if len(found) > MOST_BIASES:
+        if len(found) > _MOST_BIASES:
             raise ApiError(
-                f"logit_bias is for more than {MOST_BIASES:,} tokens; give fewer, or shorter texts",
+                f"logit_bias is for more than {_MOST_BIASES:,} tokens; give fewer, or shorter texts",
                 param="logit_bias",
                 code="invalid_value",
             )
     return tuple(found)
+
+
+def _pairs(given: dict[str, Any] | list[Any]) -> list[Bias]:
+    """The items, read to the first that is wrong."""
+    pairs = []
+    for item in ((_token(key), bias) for key, bias in given.items()) if isinstance(given, dict) else given:
+        try:
+            pairs.append(_BIAS.validate_python(item))
+        except ValidationError:
+            raise ApiError(
+                f"logit_bias has {quote(item)}; give pairs of a token id or a text, and a number or false",
+                param="logit_bias",
+                code="invalid_value",
+            ) from None
+    return pairs
 
 
 def _token(key: str) -> int | str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import httpx2 as httpx
 import pytest
-from pydantic import ValidationError
 
 from support.server import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime.server.openai.schema import CompletionRequest
@@ -134,7 +133,8 @@ def test_penalties_that_logits_cannot_bear(roomy: str, name: str, value: float) 
 
 
 @pytest.mark.parametrize("given", [{str(token): "x" for token in range(999)}, [[1, "x"]] * 999], ids=["object", "list"])
-def test_biases_are_read_to_the_first_that_is_wrong(given: object) -> None:
-    with pytest.raises(ValidationError) as found:
-        CompletionRequest.model_validate({"prompt": "a", "logit_bias": given})
-    assert found.value.error_count() < 5  # one for each way to read it
+def test_biases_are_read_to_the_first_that_is_wrong(roomy: str, given: object) -> None:
+    """And not all in one call, during which no other thread runs."""
+    CompletionRequest.model_validate({"prompt": "a", "logit_bias": given})
+    response = httpx.post(f"{roomy}/v1/completions", json={"prompt": "a", "logit_bias": given})
+    assert response.status_code == 400 and re.search(r"[(\[][01], 'x'[)\]]", response.json()["error"]["message"])
