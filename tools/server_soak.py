@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
 import os
 import random
 import sys
@@ -23,8 +24,9 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import aclosing, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from hostile import KINDS, Attempt
 from hostile.attempt import MOST_TOKENS
 from hostile.seen import Seen
+from hostile.steady import Gap, watch
 
-from replicas import Server, pieces, requests, server, streamed
+from replicas import Server, requests, server, streamed
 from support.ray_cluster import processes, replica_ids
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
@@ -46,7 +49,6 @@ ANSWER_SECONDS = 120.0  # for which a client waits for a whole answer
 STEADY = 2  # ordinary streams at any time
 WATCH_SECONDS = 2.0
 GROWTH = 0.10
-NOTED = 0.5  # seconds of a gap
 
 
 @dataclass
@@ -66,8 +68,7 @@ class Soak:
         """All requests."""
         until = time.monotonic() + 60 * self.options.minutes
         numbers = iter(range(self.options.requests))
-        beside = [asyncio.create_task(self._steady(number)) for number in range(STEADY)]
-        beside.append(asyncio.create_task(self._watch()))
+        watching = asyncio.create_task(self._watch())
         started = time.monotonic()
 
         async def client() -> None:
@@ -79,10 +80,10 @@ class Soak:
                 if self.seen.done % max(1, self.options.requests // 20) == 0:
                     self._tell(time.monotonic() - started)
 
-        await asyncio.gather(*(client() for _ in range(self.options.clients)))
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        with self._steady():
+            await asyncio.gather(*(client() for _ in range(self.options.clients)))
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
         if self.seen.done < self.options.requests:
             self.seen.fault(f"only {self.seen.done} requests were sent in time")
 
@@ -160,31 +161,38 @@ class Soak:
         words = answer[:20].split()
         return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
 
-    async def _steady(self, client: int) -> None:
-        """Ordinary streams without end, one after the other."""
-        number = client
-        while True:
-            number = (number + 1) % len(self.bodies)
-            started = last = time.monotonic()
-            text, longest = "", 0.0
-            stream = pieces(self.server.address, "/v1/completions", self.bodies[number])
-            try:
-                async with asyncio.timeout(ANSWER_SECONDS), aclosing(stream):
-                    async for piece, _ in stream:
-                        now = time.monotonic()
-                        if text:
-                            longest = max(longest, now - last)
-                            if now - last > NOTED:
-                                self.seen.beside.append((now - last, +self.seen.now))
-                        elif piece:
-                            self.seen.firsts.append(now - started)
-                        last, text = now, text + piece
-            except Exception as error:
-                self.seen.fault(f"an ordinary stream failed: {error!r}"[:500])
-                await asyncio.sleep(1)
-                continue
-            self.seen.gaps.append(longest)
-            self._compare(number, text)
+    @contextmanager
+    def _steady(self) -> Iterator[None]:
+        """Ordinary streams without end, each after the other."""
+        loop, context = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
+        asked = (self.server.address, self.bodies, STEADY, ANSWER_SECONDS, theirs)
+        process = context.Process(target=watch, args=asked, daemon=True)
+        process.start()
+        theirs.close()
+        loop.add_reader(ours.fileno(), self._hear, ours)
+        try:
+            yield
+        finally:
+            loop.remove_reader(ours.fileno())
+            process.kill()
+            process.join()
+
+    def _hear(self, streams: Connection) -> None:
+        try:
+            found = streams.recv()
+        except EOFError:
+            asyncio.get_running_loop().remove_reader(streams.fileno())
+            self.seen.fault("the process of the ordinary streams has ended")
+            return
+        if isinstance(found, Gap):
+            self.seen.beside.append((found.seconds, +self.seen.now))
+        elif found.error is not None:
+            self.seen.fault(f"an ordinary stream failed: {found.error}")
+        else:
+            self.seen.firsts.append(found.first)
+            self.seen.gaps.append(found.gap)
+            self._compare(found.number, found.text)
 
     def _processes(self) -> list[int]:
         return [int(folder.name) for folder in processes()]
