@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.custom_ops.blocks.formats.reference import quantise_activations, unpack
+from trigraph.custom_ops.blocks.formats.reference import group_size, quantise_activations, unpack
 
 PLAIN_TYPES = ("F32", "F16", "BF16")
 
@@ -13,12 +13,12 @@ def block_matmul(
 ) -> NDArray[np.float32]:
     """y [T, N] = x [T, D] @ W^T for a weight [N, row bytes] of blocks (or [N, D] of F32, F16 or BF16 bits).
 
-    BlockMatMul does so for up to four weights. With int8 activations each 256 elements of a row of x are replaced by
+    BlockMatMul does so for up to four weights. With int8 activations each group of elements of a row of x is replaced by
     `scale * code` first; F32, F16 and BF16 weights always meet float32 activations. Sums are float64 here: a kernel
     differs by its float32 rounding.
     """
     if activations == "int8" and type not in PLAIN_TYPES:
-        codes, scales = quantise_activations(x)
+        codes, scales = quantise_activations(x, group_size(type))
         values = (codes.astype(np.float64) * scales[..., None]).reshape(x.shape[0], -1)[:, : x.shape[1]]
     else:
         values = x.astype(np.float64)

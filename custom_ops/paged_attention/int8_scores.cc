@@ -16,35 +16,9 @@ namespace {
 
 constexpr int kBlocksOfSuper = kSuper / kQ8Width;
 
-// Up to 256 elements of a query. The scales are those of blocks; that of `codes` is not used.
-struct QueryPart {
-  Int8Super codes;
-  float scale[kBlocksOfSuper];
-};
-
-const QueryPart& part_of(const float* queries, int64_t row, int64_t width, int64_t part) {
-  return reinterpret_cast<const QueryPart*>(queries + row * int8_query_floats(width))[part];
-}
-
-// The block at x as codes; returns their scale.
-float round_block(const float* x, int8_t* code) {
-  uint32_t bits[kQ8Width], largest = 0;
-  std::memcpy(bits, x, sizeof bits);
-  for (uint32_t b : bits) largest = std::max(largest, b & 0x7fffffff);
-  float magnitude;
-  std::memcpy(&magnitude, &largest, sizeof magnitude);
-  const bool finite = largest < 0x7f800000;
-  if (!finite || magnitude <= 1e-36f) {
-    std::memset(code, 0, kQ8Width);
-    return finite ? 0.0f : std::nanf("");
-  }
-  const float inverse = 127.0f / magnitude;
-  for (int i = 0; i < kQ8Width; ++i) {  // the integers are in the last bits of the fractions
-    const float shifted = x[i] * inverse + 12582912.0f;
-    std::memcpy(bits + i, &shifted, sizeof shifted);
-    code[i] = static_cast<int8_t>(bits[i]);
-  }
-  return magnitude / 127.0f;
+// Up to 256 elements of a query.
+const Int8Blocks& part_of(const float* queries, int64_t row, int64_t width, int64_t part) {
+  return reinterpret_cast<const Int8Blocks*>(queries + row * int8_query_floats(width))[part];
 }
 
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
@@ -59,14 +33,12 @@ constexpr int kRowsAtOnce = 4;
 
 // Adds what a part of N queries makes of the first `blocks` blocks of the keys; the first part begins from +0.
 template <int N>
-TRIGRAPH_NOINLINE void add_scores(const Keys& keys, int blocks, bool first, const QueryPart* const* part,
+TRIGRAPH_NOINLINE void add_scores(const Keys& keys, int blocks, bool first, const Int8Blocks* const* part,
                                   float* scores) {
   constexpr int kGroups = Keys::kGroups;
-  const Int8Super* codes[N];
   Floats score[N][kGroups];
   TRIGRAPH_UNROLL
   for (int i = 0; i < N; ++i) {
-    codes[i] = &part[i]->codes;
     TRIGRAPH_UNROLL
     for (int g = 0; g < kGroups; ++g) score[i][g] = floats(0);
     if (!first) std::memcpy(score[i], scores + i * kSplit, sizeof score[i]);
@@ -74,11 +46,11 @@ TRIGRAPH_NOINLINE void add_scores(const Keys& keys, int blocks, bool first, cons
   TRIGRAPH_LOOP
   for (int b = 0; b < blocks; ++b) {
     Floats value[N][kGroups];
-    keys.block_values<N>(codes, b, value);
+    keys.block_values<N>(part, b, value);
     TRIGRAPH_UNROLL
     for (int i = 0; i < N; ++i) {
       TRIGRAPH_UNROLL
-      for (int g = 0; g < kGroups; ++g) score[i][g] = fmadd(floats(part[i]->scale[b]), value[i][g], score[i][g]);
+      for (int g = 0; g < kGroups; ++g) score[i][g] = fmadd(floats(part[i]->scales[b]), value[i][g], score[i][g]);
     }
   }
   TRIGRAPH_UNROLL
@@ -90,7 +62,7 @@ template <int N>
 void add_rows(const Keys& keys, int blocks, int64_t part, const float* queries, int64_t m, int64_t rows, int64_t width,
               float* scores) {
   for (; m + N <= rows; m += N) {
-    const QueryPart* own[N];
+    const Int8Blocks* own[N];
     for (int i = 0; i < N; ++i) own[i] = &part_of(queries, m + i, width, part);
     add_scores<N>(keys, blocks, part == 0, own, scores + m * kSplit);
   }
@@ -109,18 +81,10 @@ bool evenly_spaced(const Q8* const* entries, int64_t count, int64_t stride) {
 }  // namespace
 
 int64_t int8_query_floats(int64_t width) {
-  return supers(width) * static_cast<int64_t>(sizeof(QueryPart) / sizeof(float));
+  return int8_bytes<Int8Blocks>(width) / static_cast<int64_t>(sizeof(float));
 }
 
-void round_query(const float* q, int64_t width, float* out) {
-  for (int64_t i = 0; i < width; i += kSuper, out += sizeof(QueryPart) / sizeof(float)) {
-    QueryPart part{};
-    for (int64_t b = 0; b < kSuper && i + b < width; b += kQ8Width)
-      part.scale[b / kQ8Width] = round_block(q + i + b, part.codes.code + b);
-    sum_codes(part.codes.code, part.codes.sum16, part.codes.sum32, nullptr);
-    std::memcpy(static_cast<void*>(out), &part, sizeof part);
-  }
-}
+void round_query(const float* q, int64_t width, float* out) { prepare_int8<Int8Blocks>(q, width, out); }
 
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
 void int8_scores(const float* queries, int64_t rows, const Q8* const* entries, int64_t positions,
@@ -160,12 +124,12 @@ void int8_scores(const float* queries, int64_t rows, const Q8* const* entries, i
       std::memcpy(key, block + sizeof half, sizeof key);
       const float d = fast_half(half);
       for (int64_t m = 0; m < rows; ++m) {
-        const QueryPart& part = part_of(queries, m, cache.width, b / kBlocksOfSuper);
-        const int8_t* code = part.codes.code + b % kBlocksOfSuper * kQ8Width;
+        const Int8Blocks& part = part_of(queries, m, cache.width, b / kBlocksOfSuper);
+        const int8_t* code = part.code + b % kBlocksOfSuper * kQ8Width;
         int32_t dot = 0;
         for (int i = 0; i < kQ8Width; ++i) dot += code[i] * key[i];
         float& score = scores[m * kSplit + p];
-        score = std::fma(part.scale[b % kBlocksOfSuper], d * static_cast<float>(dot), score);
+        score = std::fma(part.scales[b % kBlocksOfSuper], d * static_cast<float>(dot), score);
       }
     }
 }

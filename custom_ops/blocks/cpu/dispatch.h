@@ -56,7 +56,8 @@ void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, cons
 // The kernel of a name among Types.
 template <class... F>
 const RowKernel* find_int8_kernel(const std::string& type, Types<F...>) {
-  static constexpr RowKernel kKernels[] = {{weight_type<F>(), int8_bytes, prepare_int8, product<F>, nullptr}...};
+  static constexpr RowKernel kKernels[] = {
+      {weight_type<F>(), int8_bytes<Int8Of<F>>, prepare_int8<Int8Of<F>>, product<F>, nullptr}...};
   return find(kKernels, type);
 }
 

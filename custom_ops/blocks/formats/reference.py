@@ -1,11 +1,17 @@
 """Block types and activation quantisation in NumPy: what the kernels compute."""
 
 import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from trigraph.models.tensor_types import dequantize
 
-SUPER_BLOCK = 256  # elements that share a scale when activations are int8
+SUPER_BLOCK = 256
+
+
+def group_size(type: str) -> int:
+    """Elements of an int8 activation row that share a scale where they meet blocks of a type: 256 or 32."""
+    return SUPER_BLOCK if GGML_QUANT_SIZES[GGMLQuantizationType[type]][0] == SUPER_BLOCK else 32
 
 
 def unpack(rows: NDArray[np.generic], type: str) -> NDArray[np.float32]:
@@ -21,17 +27,17 @@ def unpack(rows: NDArray[np.generic], type: str) -> NDArray[np.float32]:
     return dequantize(rows, type)
 
 
-def quantise_activations(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Codes int8 [T, blocks, 256] and scales float32 [T, blocks] with x ~ scale * code, rounded to nearest even.
+def quantise_activations(x: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Codes int8 [T, groups, group] and scales float32 [T, groups] with x ~ scale * code, rounded to nearest even.
 
-    The last block of a row is padded with zeros. A block that is not finite gets zeros and a scale of NaN; one whose
+    The last group of a row is padded with zeros. A group that is not finite gets zeros and a scale of NaN; one whose
     largest magnitude is at most 1e-36 counts as zero.
     """
     rows, width = x.shape
-    blocks = -(-width // SUPER_BLOCK)
-    padded = np.zeros((rows, blocks * SUPER_BLOCK), np.float32)
+    groups = -(-width // group)
+    padded = np.zeros((rows, groups * group), np.float32)
     padded[:, :width] = x
-    values = padded.reshape(rows, blocks, SUPER_BLOCK)
+    values = padded.reshape(rows, groups, group)
     finite = np.asarray(np.isfinite(values).all(axis=-1))
     values = np.where(finite[..., None], values, np.float32(0))
     largest = np.abs(values).max(axis=-1)

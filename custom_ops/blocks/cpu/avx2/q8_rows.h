@@ -35,9 +35,9 @@ struct alignas(32) Q8Super {
 #if defined(__AVXVNNI__)
   Ints bias[2];  // takes off the 128 that is added to weights
 #endif
-  float scale;
+  Float8 scales;
 
-  explicit Q8Super(const Int8Super& part) : scale(part.scale) {
+  explicit Q8Super(const Int8Blocks& part) : scales(load_float8(part.scales)) {
     for (int b = 0; b < 8; ++b) code[b] = load_ints(part.code + 32 * b);
     if (kInterleaved) interleave_super(code);
 #if defined(__AVXVNNI__)
@@ -153,7 +153,7 @@ class Q8Rows {
       const Float8 d = codes(p, code);
       TRIGRAPH_UNROLL
       for (int i = 0; i < M; ++i) {
-        chain[i] = fmadd(splat_float8(part[i].scale), _mm256_mul_ps(d, to_floats(part[i].dots(code))), chain[i]);
+        chain[i] = fmadd(part[i].scales, _mm256_mul_ps(d, to_floats(part[i].dots(code))), chain[i]);
       }
     }
     TRIGRAPH_UNROLL

@@ -36,9 +36,9 @@ struct EvenOrder {
 struct alignas(64) Q8Super {
   static constexpr EvenOrder kOrder = {};
   Ints code[4], bias;
-  float scale;
+  Floats scales;  // in the order of chains
 
-  explicit Q8Super(const Int8Super& part) : scale(part.scale) {
+  explicit Q8Super(const Int8Blocks& part) : scales(in_order(part.scales)) {
     Ints pair[4];
     for (int k = 0; k < 4; ++k)  // the first two codes of an even block come last
       pair[k] = _mm512_permutexvar_epi8(load_ints(kOrder.byte), load_ints(part.code + 64 * k));
@@ -46,6 +46,12 @@ struct alignas(64) Q8Super {
     const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
     const __m128i sums = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(part.sum32)), order);
     bias = _mm512_maskz_sub_epi32(0x5555, ints(0), _mm512_slli_epi64(_mm512_cvtepi16_epi64(sums), 7));
+  }
+
+ private:
+  static Floats in_order(const float* scales) {
+    const Ints order = _mm512_setr_epi32(0, 2, 0, 2, 1, 3, 1, 3, 4, 6, 4, 6, 5, 7, 5, 7);
+    return _mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_loadu_ps(scales)));
   }
 };
 
@@ -130,7 +136,7 @@ class Q8Rows {
         const Floats lanes[2] = {_mm512_castsi512_ps(dot[0]), _mm512_castsi512_ps(dot[1])};
         const Ints total = add32(_mm512_castps_si512(_mm512_shuffle_ps(lanes[0], lanes[1], 0x88)),
                                  _mm512_castps_si512(_mm512_shuffle_ps(lanes[0], lanes[1], 0xdd)));
-        chain[i] = fmadd(floats(part[i].scale), mul(d, to_floats(total)), chain[i]);
+        chain[i] = fmadd(part[i].scales, mul(d, to_floats(total)), chain[i]);
       }
     }
     TRIGRAPH_UNROLL

@@ -1,5 +1,6 @@
-// Activation rows as products take them, the same for every weight type: super-blocks of 256 elements in their own
-// order, the last one padded with zeros.
+// Activation rows as products take them: super-blocks of 256 elements in their own order, the last one padded with
+// zeros. Each step of a weight row meets codes of one scale: those of a super-block for types with steps of 256, of 32
+// elements for all others.
 #pragma once
 
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
@@ -29,24 +30,35 @@ struct alignas(64) Int8Super {
 #endif
   int16_t sum16[kSuper / 16], sum32[kSuper / 32];  // of as many codes each
   float scale;
+
+  float scale_of(int) const { return scale; }
 };
+struct Int8Blocks : Int8Super {
+  float scales[kSuper / 32];  // in place of `scale`
+
+  float scale_of(int step) const { return scales[step]; }
+};
+template <class F>
+using Int8Of = std::conditional_t<kStep<F> == kSuper, Int8Super, Int8Blocks>;
 struct alignas(64) FloatSuper {
   float value[kSuper];
   float apart[16];  // rows a power of two apart would share sets of the cache
 };
 
 #if !defined(TRIGRAPH_ISA_avx512) && !defined(TRIGRAPH_ISA_avx2)
-// The largest magnitude's bits.
-inline uint32_t largest_bits(const float* x) {
-  alignas(64) uint32_t bits[kSuper];
+// The largest magnitude's bits, of kCount elements.
+template <int kCount>
+uint32_t largest_bits(const float* x) {
+  alignas(64) uint32_t bits[kCount];
   std::memcpy(bits, x, sizeof bits);
   uint32_t largest = 0;
   for (uint32_t b : bits) largest = (b & 0x7fffffff) > largest ? (b & 0x7fffffff) : largest;
   return largest;
 }
 // The codes x * inverse, rounded: the integers are in the last bits of the fractions.
-inline void round_codes(const float* x, float inverse, float shift, int8_t* out) {
-  for (int i = 0; i < kSuper; ++i) {
+template <int kCount>
+void round_codes(const float* x, float inverse, float shift, int8_t* out) {
+  for (int i = 0; i < kCount; ++i) {
     const float shifted = x[i] * inverse + shift;
     uint32_t bits;
     std::memcpy(&bits, &shifted, 4);
@@ -64,19 +76,27 @@ inline void sum_codes(const int8_t* code, int16_t* sum16, int16_t* sum32, int16_
 }
 #endif
 
-// Codes in [-127, 127], rounded to nearest even. A super-block that is not finite gets a scale of NaN, so that its
-// products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the reciprocal must be finite.
-inline float quantise(const float* x, int8_t* out) {
-  const uint32_t largest = largest_bits(x);
-  float magnitude;
-  std::memcpy(&magnitude, &largest, 4);
-  const bool finite = largest < 0x7f800000;
-  if (!finite || magnitude <= 1e-36f) {
-    std::memset(out, 0, kSuper);
-    return finite ? 0.0f : std::nanf("");
+// Codes in [-127, 127], rounded to nearest even, of groups of kCount elements with a scale each. A group that is not
+// finite gets a scale of NaN, so that its products are NaN too; one whose largest magnitude is at most 1e-36 counts as
+// zero, for the reciprocal must be finite.
+template <int kCount>
+void quantise(const float* x, int8_t* out, float* scale) {
+  constexpr int kGroups = kSuper / kCount;
+  uint32_t largest[kGroups];
+  float inverse[kGroups];
+  for (int g = 0; g < kGroups; ++g) largest[g] = largest_bits<kCount>(x + g * kCount);
+  for (int g = 0; g < kGroups; ++g) {
+    float magnitude;
+    std::memcpy(&magnitude, largest + g, 4);
+    const bool finite = largest[g] < 0x7f800000, zero = !finite || magnitude <= 1e-36f;
+    inverse[g] = zero ? 0.0f : 127.0f / magnitude;
+    scale[g] = zero ? (finite ? 0.0f : std::nanf("")) : magnitude / 127.0f;
   }
-  round_codes(x, 127.0f / magnitude, 12582912.0f, out);
-  return magnitude / 127.0f;
+  for (int g = 0; g < kGroups; ++g)
+    if (largest[g] < 0x7f800000)
+      round_codes<kCount>(x + g * kCount, inverse[g], 12582912.0f, out + g * kCount);
+    else
+      std::memset(out + g * kCount, 0, kCount);
 }
 
 // Calls body(i, values) for each super-block i of a row.
@@ -90,22 +110,30 @@ void each_super(const float* x, int64_t width, Body&& body) {
   body(whole, static_cast<const float*>(padded));
 }
 
-inline int64_t int8_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(Int8Super)); }
-inline void prepare_int8(const float* x, int64_t width, void* prepared) {
+template <class Part>
+int64_t int8_bytes(int64_t width) {
+  return supers(width) * static_cast<int64_t>(sizeof(Part));
+}
+template <class Part>
+void prepare_int8(const float* x, int64_t width, void* prepared) {
   each_super(x, width, [prepared](int64_t s, const float* values) {
-    Int8Super& part = static_cast<Int8Super*>(prepared)[s];
-    part.scale = quantise(values, part.code);
+    Part& part = static_cast<Part*>(prepared)[s];
+    if constexpr (std::is_same_v<Part, Int8Blocks>)
+      quantise<32>(values, part.code, part.scales);
+    else
+      quantise<kSuper>(values, part.code, &part.scale);
+    int16_t* centre = nullptr;
 #if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
-    sum_codes(part.code, part.sum16, part.sum32, part.centre[0]);
-#else
-    sum_codes(part.code, part.sum16, part.sum32, nullptr);
+    if (std::is_same_v<Part, Int8Super>) centre = part.centre[0];  // of Q6_K
 #endif
+    sum_codes(part.code, part.sum16, part.sum32, centre);
   });
 }
 
-// Half a super-block's codes and their sums, twice: for rows of weights of which two lie in a super-block.
-inline Int8Super repeated(const Int8Super& part) {
-  Int8Super both = part;
+// Half a super-block's codes, their sums and scales, twice: for rows of weights of which two lie in a super-block.
+inline Int8Blocks repeated(const Int8Blocks& part) {
+  Int8Blocks both = part;
+  std::memcpy(both.scales + kSuper / 64, part.scales, sizeof part.scales / 2);
   std::memcpy(both.code + kSuper / 2, part.code, kSuper / 2);
   std::memcpy(both.sum32 + kSuper / 64, part.sum32, sizeof part.sum32 / 2);
   return both;

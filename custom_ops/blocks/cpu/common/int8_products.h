@@ -4,7 +4,7 @@
 //       S = sum over its runs of scale * sum(code * activation code)
 //       T = sum over its runs of min * sum(activation code)
 //   and the value  v = fma(d, float(S), -(dmin * float(T))),  or d * float(S) for a type without mins;
-//   chain[b mod 8] = fma(scale of the activations, v, chain[b mod 8]), in the order of steps, from +0;
+//   chain[b mod 8] = fma(scale of its activations, v, chain[b mod 8]), in the order of steps, from +0;
 //   the product is ((c0 + c4) + (c2 + c6)) + ((c1 + c5) + (c3 + c7)).
 //
 // Conversions are to nearest even. A step is 256 elements of a K, TQ or IQ type, 32 of any other and of IQ4_NL. Scales
@@ -25,7 +25,7 @@ inline float sum_of(const float* chain) {
 
 // Adds the first `steps` steps of a super-block to the chains of one activation row. `first`: of the step's number.
 template <class F>
-void add_super(const Codes& weight, int steps, int64_t first, const Int8Super& x, float* chain) {
+void add_super(const Codes& weight, int steps, int64_t first, const Int8Of<F>& x, float* chain) {
   constexpr int kRuns = kStep<F> / F::kRun;
   for (int b = 0; b < steps; ++b) {
     int32_t S = 0, T = 0;
@@ -45,7 +45,7 @@ void add_super(const Codes& weight, int steps, int64_t first, const Int8Super& x
     if constexpr (kTwoSums<F>)
       value = std::fma(weight.d[b], static_cast<float>(S), -(weight.dmin[b] * static_cast<float>(T)));
     float& c = chain[(first + b) % kChains];
-    c = std::fma(x.scale, value, c);
+    c = std::fma(x.scale_of(b), value, c);
   }
 }
 
@@ -58,7 +58,7 @@ void int8_row(const uint8_t* w, int64_t width, const void* const* x, int64_t m, 
     Codes codes;
     decode<F>(w + s * super_bytes<F>, count, &codes);
     for (int64_t i = 0; i < m; ++i)
-      add_super<F>(codes, count / kStep<F>, s * (kSuper / kStep<F>), static_cast<const Int8Super*>(x[i])[s], chain[i]);
+      add_super<F>(codes, count / kStep<F>, s * (kSuper / kStep<F>), static_cast<const Int8Of<F>*>(x[i])[s], chain[i]);
   }
   for (int64_t i = 0; i < m; ++i) y[i][j] = sum_of(chain[i]);
 }

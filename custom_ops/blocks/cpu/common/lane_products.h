@@ -33,8 +33,8 @@ struct LaneGroup {
       for (int i = 0; i < m; ++i) body(i);
     }
   }
-  TRIGRAPH_INLINE const Int8Super& part(int i, int64_t super) const {
-    return static_cast<const Int8Super*>(x[i])[super];
+  TRIGRAPH_INLINE const Int8Of<F>& part(int i, int64_t super) const {
+    return static_cast<const Int8Of<F>*>(x[i])[super];
   }
 
   // The weight rows that come next: fetched meanwhile, a share at a time, in the order in which they lie in memory.
@@ -69,7 +69,7 @@ struct LaneGroup {
     const Ints bits = Lanes<F>::halves(p, stride);
     const Floats d = block_scales<F>(bits), dmin = halves(right32(bits, 16));
     each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
-      const Int8Super& a = part(i, super);
+      const Int8Of<F>& a = part(i, super);
       const int16_t* sums = F::kRun == 16 ? a.sum16 : a.sum32;
       Ints second = ints(0);
       if constexpr (F::kMin || kBiased) {
@@ -95,9 +95,9 @@ struct LaneGroup {
         const Ints bits = step_halves(q, stride, step);
         const Floats d = block_scales<F>(bits);
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
-          const Int8Super& a = part(i, super);
+          const Int8Of<F>& a = part(i, super);
           Floats& c = chain[b][i];
-          c = fmadd(floats(a.scale), step_value(d, bits, code, a, b), c);
+          c = fmadd(floats(a.scale_of(b)), step_value(d, bits, code, a, b), c);
         });
       });
     }

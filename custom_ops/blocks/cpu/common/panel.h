@@ -47,7 +47,7 @@ struct Panel {
   // Adds the products of the first `steps` steps with N activation rows to their chains, of which `chain` is the first
   // one's and kGroup the distance.
   template <int N>
-  TRIGRAPH_INLINE void multiply(const Int8Super* const* x, int steps, Floats (*chain)[kGroup][kGroups],
+  TRIGRAPH_INLINE void multiply(const Int8Of<S>* const* x, int steps, Floats (*chain)[kGroup][kGroups],
                                 int64_t row) const {
     TRIGRAPH_LOOP
     for (int step = 0; step < (kScaled ? 1 : steps); ++step) {
@@ -58,14 +58,14 @@ struct Panel {
         block_values<N>(x, step, value);
       each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
         Floats& c = chain[step][row + i][g];
-        c = fmadd(floats(x[i]->scale), value[i][g], c);
+        c = fmadd(floats(x[i]->scale_of(step)), value[i][g], c);
       });
     }
   }
 
   // What step `step` makes of N activation rows, but for their scale.
   template <int N>
-  TRIGRAPH_INLINE void block_values(const Int8Super* const* x, int step, Floats (*value)[kGroups]) const {
+  TRIGRAPH_INLINE void block_values(const Int8Of<S>* const* x, int step, Floats (*value)[kGroups]) const {
     Ints sum[N][kGroups];
     const auto dots = [&](int run, int sums) TRIGRAPH_INLINE_LAMBDA {  // `sums`: which sum16 the run begins with
       each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
@@ -145,7 +145,7 @@ struct Panel {
   }
 
   template <int N>
-  TRIGRAPH_INLINE void scaled_values(const Int8Super* const* x, Floats (*value)[kGroups]) const {
+  TRIGRAPH_INLINE void scaled_values(const Int8Of<S>* const* x, Floats (*value)[kGroups]) const {
     Floats second[N][kGroups];
     Ints sum[N][kGroups];
     if constexpr (kSums) add_sums<N>(x, sum);
@@ -163,7 +163,7 @@ struct Panel {
 
   // What mins make of the sums of activations, or what scales do.
   template <int N>
-  TRIGRAPH_INLINE void add_sums(const Int8Super* const* x, Ints (*sum)[kGroups]) const {
+  TRIGRAPH_INLINE void add_sums(const Int8Of<S>* const* x, Ints (*sum)[kGroups]) const {
     each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA { sum[i][g] = ints(0); });
     TRIGRAPH_UNROLL
     for (int k = 0; k < kRuns / 2; ++k) {
@@ -180,7 +180,7 @@ struct Panel {
   }
 
   template <int N>
-  TRIGRAPH_INLINE void add_run(int run, const Int8Super* const* x, Ints (*sum)[kGroups]) const {
+  TRIGRAPH_INLINE void add_run(int run, const Int8Of<S>* const* x, Ints (*sum)[kGroups]) const {
     constexpr int kAtOnce = kTogether<S, kVectors>;
     TRIGRAPH_UNROLL
     for (int start = 0; start < kVectors; start += kAtOnce) {

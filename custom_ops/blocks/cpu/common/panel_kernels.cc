@@ -112,16 +112,16 @@ class PanelProduct {
     const int64_t last = std::min(i + kAtOnce, m_);
     TRIGRAPH_LOOP
     for (int64_t k = i; k < last; ++k) {
-      const auto* part = reinterpret_cast<const char*>(static_cast<const Int8Super*>(x_[k]) + super);
+      const auto* part = reinterpret_cast<const char*>(static_cast<const Int8Of<S>*>(x_[k]) + super);
       TRIGRAPH_UNROLL
-      for (size_t at = 0; at < sizeof(Int8Super); at += 64) prefetch(part + at);
+      for (size_t at = 0; at < sizeof(Int8Of<S>); at += 64) prefetch(part + at);
     }
   }
 
   template <int N>
   TRIGRAPH_INLINE void multiply(int64_t super, int64_t i) {
-    const Int8Super* part[N];
-    for (int k = 0; k < N; ++k) part[k] = static_cast<const Int8Super*>(x_[i + k]) + super;
+    const Int8Of<S>* part[N];
+    for (int k = 0; k < N; ++k) part[k] = static_cast<const Int8Of<S>*>(x_[i + k]) + super;
     const auto steps = static_cast<int>(weights_.elements(super) / S::kBlock);
     panel_.template multiply<N>(part, steps, chain_ + (Panel<S>::kScaled ? super % kChains : 0), i);
   }

@@ -19,7 +19,7 @@ const Super* q8_supers(const void* const* x, int64_t width) {
   Super* next = all;
   for (int64_t s = 0; s < count; ++s)
     for (int i = 0; i < M; ++i) {
-      const Int8Super& own = static_cast<const Int8Super*>(x[i])[s];
+      const Int8Blocks& own = static_cast<const Int8Blocks*>(x[i])[s];
       new (next++) Super(width < kSuper ? repeated(own) : own);
     }
   return all;

@@ -9,19 +9,22 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kCodes = 256;  // of a super-block
 
-// The largest magnitude's bits.
-inline uint32_t largest_bits(const float* x) {
+// The largest magnitude's bits, of kCount elements.
+template <int kCount>
+uint32_t largest_bits(const float* x) {
 #if defined(TRIGRAPH_ISA_avx512)
-  __m512i most[4];
-  for (int i = 0; i < kCodes / 16; ++i) {
+  constexpr int kChains = kCount == kCodes ? 4 : 2;
+  __m512i most[kChains];
+  for (int i = 0; i < kCount / 16; ++i) {
     const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(x + 16 * i), _mm512_set1_epi32(0x7fffffff));
-    most[i % 4] = i < 4 ? bits : _mm512_max_epu32(most[i % 4], bits);
+    most[i % kChains] = i < kChains ? bits : _mm512_max_epu32(most[i % kChains], bits);
   }
-  const __m512i both = _mm512_max_epu32(_mm512_max_epu32(most[0], most[1]), _mm512_max_epu32(most[2], most[3]));
+  __m512i both = _mm512_max_epu32(most[0], most[1]);
+  if constexpr (kChains == 4) both = _mm512_max_epu32(both, _mm512_max_epu32(most[2], most[3]));
   const __m256i eight = _mm256_max_epu32(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64(both, 1));
 #else
   __m256i most[4];
-  for (int i = 0; i < kCodes / 8; ++i) {
+  for (int i = 0; i < kCount / 8; ++i) {
     const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 8 * i));
     const __m256i bits = _mm256_and_si256(raw, _mm256_set1_epi32(0x7fffffff));
     most[i % 4] = i < 4 ? bits : _mm256_max_epu32(most[i % 4], bits);
@@ -34,9 +37,10 @@ inline uint32_t largest_bits(const float* x) {
 }
 
 // The codes x * inverse, rounded: the integers are in the last bits of the fractions.
-inline void round_codes(const float* x, float inverse, float shift, int8_t* out) {
+template <int kCount>
+void round_codes(const float* x, float inverse, float shift, int8_t* out) {
 #if defined(TRIGRAPH_ISA_avx512)
-  for (int i = 0; i < kCodes; i += 16) {
+  for (int i = 0; i < kCount; i += 16) {
     const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(inverse));
     const __m512i bits = _mm512_castps_si512(_mm512_add_ps(scaled, _mm512_set1_ps(shift)));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm512_cvtepi32_epi8(bits));
@@ -47,7 +51,7 @@ inline void round_codes(const float* x, float inverse, float shift, int8_t* out)
     const __m256i bits = _mm256_castps_si256(_mm256_add_ps(scaled, _mm256_set1_ps(shift)));
     return _mm256_srai_epi32(_mm256_slli_epi32(bits, 24), 24);
   };
-  for (int i = 0; i < kCodes; i += 32) {
+  for (int i = 0; i < kCount; i += 32) {
     const __m256i low = _mm256_packs_epi32(rounded(x + i), rounded(x + i + 8));
     const __m256i high = _mm256_packs_epi32(rounded(x + i + 16), rounded(x + i + 24));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

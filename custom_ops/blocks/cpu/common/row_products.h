@@ -158,7 +158,7 @@ constexpr bool kTakesAllRows = M == 1 && F::kBlock == kSuper && RowLoop<F>::kMos
 // Whether int8_rows takes n weight rows like this with M activation rows.
 template <class F, int M>
 bool takes_rows(int64_t n, int64_t row_bytes, int64_t width) {
-  if (M > 1 && M * int8_bytes(width) > kFewBytes<F>) return false;
+  if (M > 1 && M * int8_bytes<Int8Of<F>>(width) > kFewBytes<F>) return false;
   if (F::kBlock < kSuper && width == kSuper / 2) return n % 2 == 0 && 2 * row_bytes == super_bytes<F>;
   return width % kSuper == 0;
 }

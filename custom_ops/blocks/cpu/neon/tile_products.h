@@ -26,9 +26,9 @@ struct alignas(64) Int8Pair {
   // Sums of runs of either row: with scales eight together as high * 2^kDigitBits + low.
   Ints high[kDigits], low[kDigits];
   int32_t sum[kRuns][2];
-  float scale[2];
+  float scale[kSuper / kStep<F>][2];  // of steps
 
-  void join(const Int8Super& a, const Int8Super& b) {
+  void join(const Int8Of<F>& a, const Int8Of<F>& b) {
     for (int i = 0; i < kSuper / 16; ++i) {
       const int64x2_t x = load_longs(a.code + 16 * i), y = load_longs(b.code + 16 * i);
       code[2 * i] = vreinterpretq_s32_s64(vzip1q_s64(x, y)), code[2 * i + 1] = vreinterpretq_s32_s64(vzip2q_s64(x, y));
@@ -44,7 +44,7 @@ struct alignas(64) Int8Pair {
     } else {
       for (int i = 0; i < kRuns; ++i) sum[i][0] = first[i], sum[i][1] = second[i];
     }
-    scale[0] = a.scale, scale[1] = b.scale;
+    for (int i = 0; i < kSuper / kStep<F>; ++i) scale[i][0] = a.scale_of(i), scale[i][1] = b.scale_of(i);
   }
 
  private:
@@ -189,7 +189,7 @@ struct TilePanel {
   TRIGRAPH_INLINE void add_value(const Int8Pair<F>& x, Ints S, Ints T, int step, int t, Floats* chain) const {
     Floats value = mul(d[step][t], to_floats(S));
     if constexpr (kTwoSums<F>) value = fmadd(d[step][t], to_floats(S), mul(minus_dmin[step][t], to_floats(T)));
-    *chain = fmadd(twice(x.scale), value, *chain);
+    *chain = fmadd(twice(x.scale[step]), value, *chain);
   }
 };
 
@@ -279,8 +279,8 @@ void int8_tiles(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
       static_cast<Int8Pair<F>*>(scratch<ActivationPairs>(static_cast<size_t>(pairs * total) * sizeof(Int8Pair<F>)));
   for (int64_t s = 0; s < total; ++s)
     for (int64_t i = 0; i < m; i += 2)
-      pair[s * pairs + i / 2].join(static_cast<const Int8Super*>(x[i])[s],
-                                   static_cast<const Int8Super*>(x[i + 1 < m ? i + 1 : i])[s]);
+      pair[s * pairs + i / 2].join(static_cast<const Int8Of<F>*>(x[i])[s],
+                                   static_cast<const Int8Of<F>*>(x[i + 1 < m ? i + 1 : i])[s]);
   TileProduct<F> product(pair, pairs);
   for (int64_t i = 0; i < (n < product.kRows ? n : product.kRows) * row_bytes; i += 64) prefetch(w + i);
   for (int64_t j = 0; j < n; j += product.kRows) {
