@@ -126,14 +126,21 @@ class GatedBlockMatMul : public GatedBlockMatMulSignature {
 
 namespace {
 
-bool some(const std::vector<Product>& products, Layout layout) {
+bool some_plain(const std::vector<Product>& products) {
   return std::any_of(products.begin(), products.end(),
-                     [layout](const Product& product) { return product.weight.kernel.layout == layout; });
+                     [](const Product& product) { return product.weight.kernel.layout == Layout::float32; });
+}
+
+// The forms of int8 rows that they meet.
+unsigned forms_of(const std::vector<Product>& products) {
+  unsigned forms = kNoForm;
+  for (const Product& product : products) forms |= product.weight.kernel.form;
+  return forms;
 }
 
 // Whether each block meets all rows.
 bool meets_few(const std::vector<Product>& products, const ActivationRows& rows) {
-  return FewTasks::fit(rows.width, rows.count) && (rows.count <= kFirstRows || !some(products, Layout::float32));
+  return FewTasks::fit(rows.width, rows.count) && (rows.count <= kFirstRows || !some_plain(products));
 }
 
 }  // namespace
@@ -143,9 +150,9 @@ void Weight::gated_product(const float* gate, const float* up, int64_t rows, flo
   if (!rows || !columns) return;
   const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
   if (up)
-    prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
+    prepare_gated(gate, up, rows, width, kernel.form, memory.as<char>(), stream);
   else
-    prepare_gate(kernel.layout, gate, scale, rows, width, memory.as<char>(), stream);
+    prepare_gate(gate, scale, rows, width, kernel.form, memory.as<char>(), stream);
   std::vector<Product> products{{*this, y}};
   const ActivationRows made{memory.as<float>(), memory.as<char>(), width, rows};
   if (meets_few(products, made)) take_few(products, made, stream);
@@ -165,11 +172,12 @@ std::optional<FewTasks> one_launch(const std::vector<Product>& products, const A
 
 void multiply(std::vector<Product> products, ActivationRows rows, const Arena& arena, unsigned* counters,
               cudaStream_t stream) {
-  const bool prepares = !rows.prepared && some(products, Layout::int8);
+  const bool prepares = !rows.prepared && forms_of(products);
   const Arena::Memory memory = arena.take<char>(prepares ? rows.count * prepared_bytes(Layout::int8, rows.width) : 0);
   const auto prepare_once = [&] {
-    if (rows.prepared || !some(products, Layout::int8)) return;
-    prepare(rows.x, rows.count, rows.width, memory.as<char>(), stream);
+    const unsigned forms = forms_of(products);
+    if (rows.prepared || !forms) return;
+    prepare(rows.x, rows.count, rows.width, forms, memory.as<char>(), stream);
     rows.prepared = memory.as<char>();
   };
   if (meets_few(products, rows)) {

@@ -66,7 +66,8 @@ __device__ __forceinline__ void meet_bulk(const TileStep& step, const ExpertTask
     stages.there[stage].await(tile / place.stages);
     for (int at = walk.begin<F>(); at < steps; at += walk.stride<F>()) {
       const char* super = codes + at * Int8Row::kStride;
-      const float* x_scale[2] = {scales + at, scales + at};
+      const float* scale = scales + at * Int8Row::kScales + (kPieces<F> > 1 ? walk.chain : 0);
+      const float* x_scale[2] = {scale, scale};
       constexpr int kSuperBytes = kSuper / F::kBlock * F::kBytes;
       const uint8_t* upper = rows + at * kSuperBytes + (kPieces<F> > 1 ? walk.chain * F::kBytes : 0);
       if constexpr (kPieces<F> > 1)
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kFewThreads, kBulkBlocks) bulk_experts(const _
   const TilePlace place(task);
   char *ring = shared_memory(), *rows = ring + kBulkRing;
   auto* sums = reinterpret_cast<float*>(rows + all.rows_bytes);
-  const int x_bytes = static_cast<int>(round_up(work.steps * (Int8Row::kStride + static_cast<int>(sizeof(float))), 16));
+  const auto x_bytes = static_cast<int>(Int8Row::bytes(work.steps * kSuper));
   for (int tile = threadIdx.x / kWarp; tile < place.stages; tile += kFewWarps)
     ask_tile(step, place, tile, ring, stages);
   const bool prepared = ask_prepared(all, work, rows, x_bytes);

@@ -11,7 +11,7 @@ namespace {
 __device__ __forceinline__ bool ask_prepared(const FewExperts& all, const Work& work, char* rows, int x_bytes) {
   if (work.kind != Work::kMaker || !all.prepared) return false;
   for (int i = threadIdx.x; i < x_bytes / 16; i += kFewThreads)
-    copy_ahead(rows + 16 * i, all.prepared + int64_t{work.token} * x_bytes + 16 * i);
+    copy_ahead(rows + 16 * i, all.prepared + (2 * int64_t{work.token} + all.gate.by_runs) * x_bytes + 16 * i);
   end_copies();
   return true;
 }
@@ -27,14 +27,16 @@ __device__ __forceinline__ void await_makers(const FewExperts& all, const Work& 
 // The block's activations as int8, but for those that are prepared.
 __device__ __forceinline__ void quantise_rows_of(const FewExperts& all, const Work& work, char* rows, int64_t x_bytes) {
   const int64_t ffn = all.ffn;
+  const bool by_runs = work.task(all).by_runs;
   if (work.kind == Work::kTaker) {
     const float* hidden = all.hidden + work.token * work.slots * ffn;
-    quantise_rows<2>([&](int i) { return Plain{hidden + i * ffn}; }, work.slots, ffn, x_bytes, rows);
+    quantise_rows<2>([&](int i) { return Plain{hidden + i * ffn}; }, work.slots, ffn, by_runs, x_bytes, rows);
   } else if (work.kind == Work::kShared) {
     const Gated x{all.shared_hidden + work.token * ffn, all.shared_up + work.token * ffn};
-    quantise_rows<1>([&](int) { return x; }, 1, ffn, x_bytes, rows);
+    quantise_rows<1>([&](int) { return x; }, 1, ffn, by_runs, x_bytes, rows);
   } else {
-    quantise_rows<1>([&](int) { return Plain{all.x + int64_t{work.token} * all.width}; }, 1, all.width, x_bytes, rows);
+    quantise_rows<1>([&](int) { return Plain{all.x + int64_t{work.token} * all.width}; }, 1, all.width, by_runs,
+                     x_bytes, rows);
   }
 }
 

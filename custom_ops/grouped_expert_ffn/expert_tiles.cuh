@@ -157,7 +157,8 @@ __device__ __forceinline__ void meet(ExpertWalk& walk, char* ring, int stages, c
       const uint8_t *p = walk.block<F>(tile, step), *upper = block + shift_of<F>(p),
                     *lower = block + 8 * kTileStride<F> + shift_of<F>(p + walk.eight_rows);
       const char* super = codes + step * Int8Row::kStride;
-      const float* x_scale[2] = {scales + step, scales + step};
+      const float* scale = scales + step * Int8Row::kScales + (kPieces<F> > 1 ? walk.chain : 0);
+      const float* x_scale[2] = {scale, scale};
       if constexpr (kPieces<F> > 1)
         meet_pieces<F, true>(upper, lower, walk.steps - step, super + walk.chain * kRun, x_scale, chain);
       else

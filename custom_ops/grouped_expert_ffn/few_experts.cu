@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
   char *ring = shared_memory() + threadIdx.x / kWarp * all.ring_bytes,
        *rows = shared_memory() + kFewWarps * all.ring_bytes;
   auto* sums = reinterpret_cast<float*>(rows + all.rows_bytes);
-  const int x_bytes = static_cast<int>(round_up(work.steps * (Int8Row::kStride + static_cast<int>(sizeof(float))), 16));
+  const auto x_bytes = static_cast<int>(Int8Row::bytes(work.steps * kSuper));
   const bool prepared = ask_prepared(all, work, rows, x_bytes);
   ExpertWalk walk(step, task);
   int stages = 0;
@@ -64,8 +64,7 @@ void launch_experts(FewExperts all, cudaStream_t stream, Types<F...>) {
   all.makers = all.sharing + k * all.parts;
   all.takers = all.width / kTile / all.taken;
   all.ring_bytes = 2 * kStageBytes;
-  all.rows_bytes =
-      static_cast<int>(std::max(prepared_bytes(Layout::int8, all.width), k * prepared_bytes(Layout::int8, all.ffn)));
+  all.rows_bytes = static_cast<int>(std::max(form_bytes(all.width), k * form_bytes(all.ffn)));
   const int sums = std::max({2 * all.made * all.gate.chains, all.shared.data ? kSharedTiles * all.shared.chains : 0,
                              all.taken * k * all.down.chains});
   const auto blocks = static_cast<unsigned>(all.tokens * (all.makers + all.takers));
@@ -79,13 +78,13 @@ void launch_experts(FewExperts all, cudaStream_t stream, Types<F...>) {
 
 ExpertTask::ExpertTask(const ProductKernel& kernel, const uint8_t* data, int64_t width, int64_t row_bytes,
                        int64_t stride)
-    : data(data), row_bytes(row_bytes), stride(stride), type(kernel.few_type) {
+    : data(data), row_bytes(row_bytes), stride(stride), type(kernel.few_type), by_runs(kernel.form == kByRuns) {
   chains = kernel.lanes(width) / (kernel.block == kSuper ? kShare<Q4_K> : 1);
 }
 
 bool FewExperts::fit(int64_t tokens, int64_t k, int64_t width, int64_t ffn) {
   return k <= kMostSlots && tokens * k <= kMost && width % kSuper == 0 && ffn % kSuper == 0 &&
-         std::max(prepared_bytes(Layout::int8, width), k * prepared_bytes(Layout::int8, ffn)) <= kMostRowsBytes;
+         std::max(form_bytes(width), k * form_bytes(ffn)) <= kMostRowsBytes;
 }
 
 void FewExperts::launch(cudaStream_t stream) { launch_experts(*this, stream, CommonTypes()); }

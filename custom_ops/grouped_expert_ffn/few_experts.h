@@ -44,6 +44,7 @@ struct ExpertTask {
   const uint8_t* data = nullptr;
   int64_t row_bytes = 0, stride = 0;  // of a row, and from a matrix to the next
   int type = 0, chains = 1;           // as in few_tiles.cuh
+  bool by_runs = false;               // the form of int8 rows that it meets
 
   ExpertTask() = default;
   ExpertTask(const ProductKernel& kernel, const uint8_t* data, int64_t width, int64_t row_bytes, int64_t stride);

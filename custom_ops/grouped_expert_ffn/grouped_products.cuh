@@ -86,12 +86,11 @@ struct TokenRows {
   int64_t count, k;
 };
 
-// Rows of tokens as a kernel wants them; `memory` holds what had to be made.
-inline const void* rows_of(const TokenRows& tokens, Layout layout, int64_t width, const Arena::Memory& memory,
+// Rows of tokens as int8 in these forms; `memory` holds what had to be made.
+inline const void* rows_of(const TokenRows& tokens, unsigned forms, int64_t width, const Arena::Memory& memory,
                            cudaStream_t stream) {
-  if (layout == Layout::float32) return tokens.x;
-  if (tokens.prepared) return tokens.prepared;
-  prepare(tokens.x, tokens.count, width, memory.as<char>(), stream);
+  if (tokens.prepared || !forms) return tokens.prepared;
+  prepare(tokens.x, tokens.count, width, forms, memory.as<char>(), stream);
   return memory.as<char>();
 }
 
@@ -101,24 +100,22 @@ inline void multiply(const ExpertStacks& stacks, const TokenRows& tokens, const 
   const Matrices &gate = stacks.gate, &up = stacks.up, &down = stacks.down;
   const int64_t width = stacks.width, ffn = stacks.ffn;
   const int64_t pairs = tokens.count * tokens.k, max_buckets = Plan::most(pairs, stacks.experts);
-  const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
-  const auto room = [&](Layout layout) {
-    return arena.take<char>(layout == Layout::float32 ? 0 : tokens.count * prepared_bytes(layout, width));
-  };
-  const Arena::Memory gate_room = room(first), hidden_room = arena.take<char>(pairs * prepared_bytes(third, ffn));
-  const Arena::Memory up_room = room(second == first ? Layout::float32 : second);
+  const unsigned forms = gate.kernel->form | up.kernel->form;
+  const Arena::Memory room =
+      arena.take<char>(forms && !tokens.prepared ? tokens.count * prepared_bytes(Layout::int8, width) : 0);
+  const Arena::Memory hidden_room = arena.take<char>(pairs * prepared_bytes(down.kernel->layout, ffn));
   const Arena::Memory hidden = arena.take<float>(pairs * ffn), ups = arena.take<float>(pairs * ffn);
   const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
   const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
-  const void* gate_x = rows_of(tokens, first, width, gate_room, stream);
-  const void* up_x = second == first ? gate_x : rows_of(tokens, second, width, up_room, stream);
+  const void* rows = rows_of(tokens, forms, width, room, stream);
+  const void *gate_x = gate.kernel->form ? rows : tokens.x, *up_x = up.kernel->form ? rows : tokens.x;
   if (gate.shares_launch(up, max_buckets, pairs)) {
     gate.product(ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, &up, ups.as<float>());
   } else {
     gate.product(ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream);
     up.product(ffn, up_x, by_token, max_buckets, pairs, ups.as<float>(), stream);
   }
-  prepare_gated(third, hidden.as<float>(), ups.as<float>(), pairs, ffn, hidden_room.as<char>(), stream);
+  prepare_gated(hidden.as<float>(), ups.as<float>(), pairs, ffn, down.kernel->form, hidden_room.as<char>(), stream);
   down.product(width, hidden_room.as<char>(), by_index, max_buckets, pairs, products, stream);
 }
 

@@ -47,17 +47,17 @@ __device__ __forceinline__ void stage(const float* x, const float* residual, flo
   }
 }
 
-// The row's super-blocks, by warps, to y and `also`, or nullptr; to `prepared` as int8, or nullptr. `factor`: of both
-// rows. y may be `staged`.
+// The row's super-blocks, by warps, to y and `also`, or nullptr; to `supers` and `runs` in these forms as int8, or
+// nullptr. `factor`: of both rows. y may be `staged`.
 template <int kBlock>
 __device__ __forceinline__ void finish_row(const Norm& norm, const float* staged, const float* factor, float* y,
-                                           float* also, char* prepared) {
+                                           float* also, char* supers, char* runs) {
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
-  const int supers = (both + kSuper - 1) / kSuper, lane = threadIdx.x % kWarp;
+  const int count = (both + kSuper - 1) / kSuper, lane = threadIdx.x % kWarp;
   const bool whole =
       !norm.other && both % 8 == 0 && (reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(also)) % 16 == 0;
 #pragma unroll 1
-  for (int super = threadIdx.x / kWarp; super < supers; super += kBlock / kWarp) {
+  for (int super = threadIdx.x / kWarp; super < count; super += kBlock / kWarp) {
     const int column = super * kSuper + lane * 8;
     float value[8];
     if (whole && column < both) {
@@ -82,9 +82,9 @@ __device__ __forceinline__ void finish_row(const Norm& norm, const float* staged
         if (also) also[at] = value[k];
       }
     }
-    if (prepared) quantise(value, both, super, prepared);
+    if (supers) quantise(value, both, super, false, supers);
+    if (runs) quantise(value, both, super, true, runs);
   }
-  if (prepared) fill_row(prepared, both, norm.prepared_bytes);
 }
 
 // The row to `staged` and its factors, by the whole block; with the residual to norm.sum too if `sums`.
@@ -108,8 +108,9 @@ __device__ __forceinline__ void begin_row(const Norm& norm, int64_t row, bool su
 template <int kBlock>
 __device__ __forceinline__ void norm_row(const Norm& norm, int64_t row, float* staged, float* factor) {
   begin_row<kBlock>(norm, row, true, staged, factor);
-  finish_row<kBlock>(norm, staged, factor, norm.y + row * norm.both(), nullptr,
-                     norm.prepared ? norm.prepared + row * norm.prepared_bytes : nullptr);
+  char* prepared = norm.prepared ? norm.prepared + row * norm.prepared_bytes : nullptr;
+  finish_row<kBlock>(norm, staged, factor, norm.y + row * norm.both(), nullptr, prepared,
+                     prepared ? prepared + norm.prepared_bytes / 2 : nullptr);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

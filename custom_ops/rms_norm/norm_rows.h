@@ -13,7 +13,7 @@ struct Norm {
   int64_t other_width = 0;
   float eps = 0;
   float *y = nullptr, *sum = nullptr;  // [rows, width + other_width]; x + residual, when there is one
-  char* prepared = nullptr;            // the rows of y as int8 (blocks/cuda/activations.cuh), or nullptr
+  char* prepared = nullptr;            // the rows of y as int8 in both forms (blocks/cuda/products.h), or nullptr
   int64_t prepared_bytes = 0;          // of such a row
 
   __host__ __device__ int64_t both() const { return width + other_width; }

@@ -7,13 +7,14 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kThreads = 128;
-constexpr int kSuper = 256;  // activations that share a scale
+constexpr int kSuper = 256;
 
 __host__ __device__ constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// A prepared int8 row: super-blocks of codes, each with the sums of 16 codes behind it, then the scales.
+// A form of a row as int8: super-blocks of codes, each with the sums of 16 codes behind it, then the scales of each 32
+// codes, which all those of a super-block share in the form of kBySupers.
 struct Int8Row {
-  static constexpr int kStride = kSuper + kSuper / 16 * 2;
+  static constexpr int kStride = kSuper + kSuper / 16 * 2, kScales = kSuper / 32;
   char* data;
   int supers;
   __device__ Int8Row(const void* prepared, int64_t width)
@@ -25,17 +26,10 @@ struct Int8Row {
     return reinterpret_cast<int16_t*>(data + run / 8 * kStride + kSuper + run % 8 * 4);
   }
   __device__ float* scales() const { return reinterpret_cast<float*>(data + supers * kStride); }
-  static int64_t bytes(int64_t width) {
-    return round_up((width + kSuper - 1) / kSuper * (kStride + static_cast<int64_t>(sizeof(float))), 16);
+  __host__ __device__ static constexpr int64_t bytes(int64_t width) {
+    return (width + kSuper - 1) / kSuper * (kStride + kScales * static_cast<int64_t>(sizeof(float)));
   }
 };
-
-// Zeros behind the scales of a row of `bytes` bytes, which is copied whole: by its first threads.
-__device__ __forceinline__ void fill_row(char* prepared, int64_t width, int64_t bytes) {
-  const Int8Row row(prepared, width);
-  float* end = row.scales() + row.supers + threadIdx.x;
-  if (reinterpret_cast<char*>(end) < prepared + bytes) *end = 0;
-}
 
 // A lane's eight elements of a super-block of a row, whose width is a multiple of eight.
 template <class Source>
@@ -46,16 +40,20 @@ __device__ __forceinline__ void load_eight(const Source& x, int64_t width, int64
   for (int i = 0; i < 8; ++i) value[i] = 0;
 }
 
-// One super-block of a row by a warp: codes in [-127, 127], rounded to nearest even. A block that is not finite gets a
-// scale of NaN, so that its products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the
-// reciprocal must be finite. `value`: of load_eight.
-__device__ __forceinline__ void quantise(const float* value, int64_t width, int64_t super, char* prepared) {
+// One super-block of a form of a row by a warp: codes in [-127, 127], rounded to nearest even. What shares a scale and
+// is not finite gets one of NaN, so that its products are NaN too; where the largest magnitude is at most 1e-36, it
+// counts as zero, for the reciprocal must be finite. `value`: of load_eight.
+__device__ __forceinline__ void quantise(const float* value, int64_t width, int64_t super, bool by_runs,
+                                         char* prepared) {
   const int lane = threadIdx.x % kWarp;
   const Int8Row out(prepared, width);
   uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(value[i]) & 0x7fffffffu);
-  for (int offset = kWarp / 2; offset; offset /= 2) largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+  for (int offset = 1; offset <= 2; offset *= 2) largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+  if (!by_runs)
+    for (int offset = 4; offset < kWarp; offset *= 2)
+      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
   const float magnitude = __uint_as_float(largest);
   const bool finite = largest < 0x7f800000u, zero = !finite || magnitude <= 1e-36f;
   const float inverse = zero ? 0.0f : 127.0f / magnitude;
@@ -71,7 +69,8 @@ __device__ __forceinline__ void quantise(const float* value, int64_t width, int6
   const int run = static_cast<int>(super) * (kSuper / 32);
   reinterpret_cast<uint2*>(out.codes(run))[lane] = make_uint2(word[0], word[1]);
   if (lane % 2 == 0) out.sums(run)[lane / 2] = static_cast<int16_t>(sum);
-  if (lane == 0) out.scales()[super] = finite ? (zero ? 0.0f : magnitude / 127.0f) : __uint_as_float(0x7fc00000u);
+  if (lane % 4 == 0)
+    out.scales()[run + lane / 4] = finite ? (zero ? 0.0f : magnitude / 127.0f) : __uint_as_float(0x7fc00000u);
 }
 
 // What is prepared: rows as they are, silu(gate) * up, or silu(scale * gate).
@@ -118,13 +117,14 @@ struct ScaledGate {
 
 // A warp for each super-block, a block of the second dimension for each row.
 template <class Source>
-__global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t row_bytes) {
+__global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t form_bytes, unsigned forms) {
   const int64_t row = blockIdx.y, super = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (blockIdx.x == 0) fill_row(prepared + row * row_bytes, width, row_bytes);
   if (super * kSuper >= width) return;
   float value[8];
   load_eight(x.row(row * width), width, super, value);
-  quantise(value, width, super, prepared + row * row_bytes);
+  char* first = prepared + 2 * row * form_bytes;
+  if (forms & kBySupers) quantise(value, width, super, false, first);
+  if (forms & kByRuns) quantise(value, width, super, true, first + form_bytes);
 }
 
 template <class Source>

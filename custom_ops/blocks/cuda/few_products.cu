@@ -19,24 +19,24 @@ bool takes_tiles(const ProductKernel& kernel, int64_t width) {
 void few_common(const FewTasks& tasks, cudaStream_t stream) { launch_few(tasks, stream, CommonTypes()); }
 
 FewTasks::FewTasks(const float* x, int64_t width, int64_t m)
-    : task{}, x(x), width(width), m(static_cast<int>(m)), count(0), blocks(0), quantised(false), ring_bytes(0) {}
+    : task{}, x(x), width(width), m(static_cast<int>(m)), count(0), blocks(0), forms(kNoForm), ring_bytes(0) {}
 
 bool FewTasks::fit(int64_t width, int64_t m) {
-  return m <= kMostRows && static_cast<size_t>(m * prepared_bytes(Layout::int8, width)) <= kFewBytes;
+  return m <= kMostRows && static_cast<size_t>(m * form_bytes(width)) <= kFewBytes;
 }
 
 bool FewTasks::fit_norm(int64_t width) { return width * sizeof(float) <= kFewBytes; }
 
 void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y) {
   const int lanes = kernel.lanes(width);
-  const bool int8 = kernel.layout == Layout::int8, tiled = takes_tiles(kernel, width);
+  const bool tiled = takes_tiles(kernel, width);
   const int chains = kernel.block == kSuper ? lanes / kShare<Q4_K> : lanes;
   const int at_once = tiled ? kTile * kFewWarps / chains : kFewThreads / lanes;
-  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, tiled, false, at_once, 1, 0};
-  quantised = quantised || int8;
+  task[count++] = {data, y, rows, row_bytes, kernel.few_type, kernel.form, lanes, tiled, false, at_once, 1, 0};
+  forms |= kernel.form;
 }
 
-int64_t FewTasks::rows_bytes() const { return quantised ? m * prepared_bytes(Layout::int8, width) : 0; }
+int64_t FewTasks::rows_bytes() const { return forms ? m * form_bytes(width) : 0; }
 
 size_t FewTasks::share(int64_t other_bytes) {
   int64_t bytes = 0;
@@ -55,7 +55,7 @@ size_t FewTasks::share(int64_t other_bytes) {
   for (int i = 0; i < count; ++i) {
     FewTask& t = task[i];
     t.staged =
-        m <= kFirstRows && !t.tiled && !t.quantised && t.lanes == kWarp && t.row_bytes % 16 == 0 && t.row_bytes <= room;
+        m <= kFirstRows && !t.tiled && !t.form && t.lanes == kWarp && t.row_bytes % 16 == 0 && t.row_bytes <= room;
     used = used || t.tiled || t.staged;
   }
   ring_bytes = used ? static_cast<int>(room) : 0;

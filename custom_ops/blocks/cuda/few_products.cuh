@@ -21,9 +21,11 @@ __device__ __forceinline__ void with_type(int type, Types<F, Rest...>, Visit&& v
     with_type(type - 1, Types<Rest...>(), visit);
 }
 
-// Rows x(0) to x(count - 1) as int8, by a whole block, of which each warp waits for kTogether super-blocks together.
+// Rows x(0) to x(count - 1) in a form as int8, by a whole block, of which each warp waits for kTogether super-blocks
+// together.
 template <int kTogether, class Row>
-__device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t width, int64_t x_bytes, char* prepared) {
+__device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t width, bool by_runs, int64_t x_bytes,
+                                              char* prepared) {
   const int supers = static_cast<int>((width + kSuper - 1) / kSuper), all = count * supers;
   for (int first = threadIdx.x / kWarp; first < all; first += kTogether * kFewWarps) {
     float value[kTogether][8];
@@ -35,7 +37,7 @@ __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t w
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int task = first + i * kFewWarps;
-      if (task < all) quantise(value[i], width, task % supers, prepared + task / supers * x_bytes);
+      if (task < all) quantise(value[i], width, task % supers, by_runs, prepared + task / supers * x_bytes);
     }
   }
 }
@@ -166,14 +168,19 @@ __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
   return number;
 }
 
+// Prepared rows as the block needs them for a weight, to shared memory.
+__device__ __forceinline__ void copy_form(const FewTasks& tasks, const FewTask& task, int64_t x_bytes, char* to) {
+  const char* first = tasks.prepared + (task.form == kByRuns ? x_bytes : 0);
+  copy_rows([&](int i) { return first + 2 * i * x_bytes; }, tasks.m, x_bytes, to);
+}
+
 // The rows of x as the block needs them for a weight, in shared memory.
 __device__ __forceinline__ void prepare_rows(const FewTasks& tasks, const FewTask& task, int64_t x_bytes,
                                              char* prepared) {
-  if (!task.quantised) return;
-  if (tasks.prepared)
-    copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
-  else
-    quantise_rows<2>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, x_bytes, prepared);
+  if (!task.form) return;
+  if (tasks.prepared) return copy_form(tasks, task, x_bytes, prepared);
+  quantise_rows<2>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, task.form == kByRuns,
+                   x_bytes, prepared);
 }
 
 // The walk of a block whose warps have asked for their first weights.
@@ -260,7 +267,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
 
 template <class... F>
 void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  const int64_t x_bytes = form_bytes(tasks.width);
   const size_t shared = tasks.share(tasks.rows_bytes());
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   const auto kernel = tasks.m <= kFirstRows ? few_products<kFirstRows, F...> : few_products<kMostRows, F...>;

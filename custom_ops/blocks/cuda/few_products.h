@@ -27,13 +27,13 @@ struct FewTask {
   const uint8_t* data;
   float* y;
   int64_t rows, row_bytes;
-  int type;        // among those of the launch
-  bool quantised;  // whether it meets int8
-  int lanes;       // of a warp that share a weight row, if it comes without tiles
-  bool tiled;      // few_tiles.cuh
-  bool staged;     // whether rows come through shared memory, though no tiles
-  int at_once;     // rows of a block
-  int rounds;      // how often it takes as many
+  int type;       // among those of the launch
+  unsigned form;  // of int8 rows that it meets, or kNoForm
+  int lanes;      // of a warp that share a weight row, if it comes without tiles
+  bool tiled;     // few_tiles.cuh
+  bool staged;    // whether rows come through shared memory, though no tiles
+  int at_once;    // rows of a block
+  int rounds;     // how often it takes as many
   int first_block;
 };
 
@@ -45,10 +45,10 @@ struct FewTasks {
   static constexpr int kMost = 4;
   FewTask task[kMost];
   const float* x;
-  const char* prepared = nullptr;  // rows of x as int8, or nullptr
+  const char* prepared = nullptr;  // rows of x as int8, in the forms of tasks, or nullptr
   int64_t width;
   int m, count, blocks;
-  bool quantised;  // whether some task is
+  unsigned forms;  // of all tasks
   int ring_bytes;  // of a warp, for weights that are on their way
 
   FewTasks(const float* x, int64_t width, int64_t m);

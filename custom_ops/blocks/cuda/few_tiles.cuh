@@ -157,7 +157,8 @@ __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring
         block[half] = reinterpret_cast<const uint8_t*>(ring) + slot * kSlot<F> + (g + 8 * half) * kTileStride<F> +
                       shift_of<F>(walk.block<F>(row + g + 8 * half, step));
       const char* super = codes + step * Int8Row::kStride;
-      const float* x_scale[2] = {scales[0] + step, scales[1] + step};
+      const int at = step * Int8Row::kScales + (kPieces<F> > 1 ? walk.chain : 0);
+      const float* x_scale[2] = {scales[0] + at, scales[1] + at};
       if constexpr (kPieces<F> > 1)
         meet_pieces<F>(block[0], block[1], walk.steps - step, super + walk.chain * kRun, x_scale, chain);
       else

@@ -53,23 +53,26 @@ __device__ __forceinline__ void prefetch_norm(const Norm& norm) {
 __device__ __forceinline__ void bring_rows(const FewTasks& tasks, const FewTask& task, int64_t x_bytes,
                                            const Arrivals& arrivals, char* prepared) {
   arrivals.await();
-  if (task.quantised) copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
+  if (task.form) copy_form(tasks, task, x_bytes, prepared);
 }
 
-// Rows normed by the whole block to `staged` and, as int8, to `prepared`. `keeps`: and to where others read them.
-__device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool keeps, float* staged, float* factor,
-                                              char* prepared) {
-  const int both = static_cast<int>(norm.both()), x_bytes = static_cast<int>(norm.prepared_bytes);
+// Rows normed by the whole block to `staged` and, in a form as int8, to `prepared`. `keeps`: and to where others read
+// them, in both.
+__device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool keeps, bool by_runs, int x_bytes,
+                                              float* staged, float* factor, char* prepared) {
+  const int both = static_cast<int>(norm.both());
 #pragma unroll 1
   for (int row = 0; row < count; ++row) {
     float* own = staged + row * both;
     begin_row<kFewThreads>(norm, row, keeps, own, factor);
+    char *own_form = prepared + row * x_bytes, *kept = keeps ? norm.prepared + 2 * row * x_bytes : nullptr;
+    char* other = kept ? kept + (by_runs ? 0 : x_bytes) : nullptr;
     finish_row<kFewThreads>(norm, own, factor, own, keeps ? norm.y + int64_t{row} * both : nullptr,
-                            prepared + row * x_bytes);
+                            by_runs ? other : own_form, by_runs ? own_form : other);
     __syncthreads();
+    for (int i = threadIdx.x; keeps && i < x_bytes / 16; i += kFewThreads)
+      reinterpret_cast<uint4*>(kept + (by_runs ? x_bytes : 0))[i] = reinterpret_cast<const uint4*>(own_form)[i];
   }
-  for (int i = threadIdx.x; keeps && i < count * x_bytes / 16; i += kFewThreads)
-    reinterpret_cast<uint4*>(norm.prepared)[i] = reinterpret_cast<const uint4*>(prepared)[i];
 }
 
 // Each block norms all rows, so that none waits for another; the first one keeps them.
@@ -85,7 +88,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   meet_few<kMost, true, false>(walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
     await_previous();
     auto* staged = reinterpret_cast<float*>(prepared + tasks.m * x_bytes);
-    norm_own_rows(norm, tasks.m, blockIdx.x == 0, staged, factor, prepared);
+    norm_own_rows(norm, tasks.m, blockIdx.x == 0, task.form == kByRuns, static_cast<int>(x_bytes), staged, factor,
+                  prepared);
   });
 }
 
@@ -118,9 +122,10 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   await_previous();
   arrivals.make([&](int row) {
     const Plain x{tasks.x + row * tasks.width};
-    char* own = made + row * x_bytes;
-    quantise_rows<2>([&](int) { return x; }, 1, tasks.width, x_bytes, own);
-    fill_row(own, tasks.width, x_bytes);
+#pragma unroll 1
+    for (int form = 0; form < 2; ++form)
+      if (tasks.forms >> form & 1)
+        quantise_rows<2>([&](int) { return x; }, 1, tasks.width, form == 1, x_bytes, made + (2 * row + form) * x_bytes);
   });
   meet_few<kMost, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
                                 [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
@@ -128,7 +133,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
 
 template <class... F>
 void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  const int64_t x_bytes = form_bytes(tasks.width);
   const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float)), own = tasks.m * (x_bytes + staged);
   if (tasks.m <= kFirstRows && own <= kAloneBytes) {
     const size_t shared = tasks.share(own);
@@ -144,7 +149,7 @@ void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStr
 
 template <class... F>
 void launch_quantised(FewTasks tasks, char* prepared, unsigned* counters, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  const int64_t x_bytes = form_bytes(tasks.width);
   const size_t shared = tasks.share(tasks.rows_bytes());
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};
   launch_step(tasks.m, quantised_products<kMostRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared,

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
   if (threadIdx.x < kRows) {
     const int index = min(base + static_cast<int>(threadIdx.x), end - 1);
     const int64_t source = buckets.source ? buckets.source[index] : index;
-    tile.x[threadIdx.x] =
-        task.chains ? tasks.prepared + source * x_bytes : reinterpret_cast<const char*>(tasks.x + source * tasks.width);
+    tile.x[threadIdx.x] = task.chains ? tasks.prepared + source * x_bytes + task.form_offset
+                                      : reinterpret_cast<const char*>(tasks.x + source * tasks.width);
   }
   if (threadIdx.x == 0) {
     const int column = (static_cast<int>(blockIdx.x) - task.first_block) * task.columns;

@@ -12,6 +12,7 @@ struct ManyTask {
   int64_t stride, rows, row_bytes;  // stride: from a matrix of the stack to the next
   int type;                         // among those of the launch
   int chains;                       // of a product with int8; 0 for a plain weight, which meets rows as they are
+  int64_t form_offset;              // of a prepared row
   int columns, first_block;         // columns: weight rows of a block
   int wide_columns;                 // of a block of wide_tiles.cuh
 };

@@ -52,7 +52,7 @@ struct Stage {
     for (int i = thread; i < rows * kFactors; i += threads) {
       const int at = i / kFactors, step = first + i % kFactors * apart;
       if (step < steps)
-        copy_word_ahead(&factor[at][i % kFactors], Int8Row(x[at], width).scales() + int64_t{step} * kStep<F> / kSuper);
+        copy_word_ahead(&factor[at][i % kFactors], Int8Row(x[at], width).scales() + step * (kStep<F> / kRun));
     }
   }
 };

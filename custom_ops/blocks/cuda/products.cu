@@ -11,6 +11,12 @@ int lanes_of(int64_t width) {
   return chains * kShare<F>;
 }
 
+// Where a row that is prepared has the form for type F.
+template <class F, Layout kLayout>
+int64_t form_offset(int64_t width) {
+  return kLayout == Layout::int8 && F::kBlock != kSuper ? form_bytes(width) : 0;
+}
+
 template <class F, Layout kLayout>
 Weights weights_of(const uint8_t* w, int64_t stride, int64_t n, int64_t row_bytes, int64_t width) {
   return {w, stride, n, row_bytes, width, lanes_of<F, kLayout>(width)};
@@ -20,7 +26,7 @@ template <class F, Layout kLayout>
 void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* x, int64_t m, float* y,
              cudaStream_t stream) {
   const Weights weights = weights_of<F, kLayout>(w, 0, n, row_bytes, width);
-  const auto* rows = static_cast<const char*>(x);
+  const char* rows = static_cast<const char*>(x) + form_offset<F, kLayout>(width);
   const int64_t x_bytes = prepared_bytes(kLayout, width);
   const auto parts = [m](int64_t most) {
     return static_cast<unsigned>(std::min<int64_t>(65535, (m + most - 1) / most));
@@ -38,7 +44,7 @@ void grouped(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n,
   const auto grid = [&](int64_t columns, unsigned parts) {
     return dim3(blocks_of(n, columns), static_cast<unsigned>(max_buckets), second ? 2 * parts : parts);
   };
-  const auto* rows = static_cast<const char*>(x);
+  const char* rows = static_cast<const char*>(x) + form_offset<F, kLayout>(width);
   const int64_t x_bytes = prepared_bytes(kLayout, width);
   const bool few = pairs <= max_buckets;  // rows in most buckets: one or two
   const auto kernel = few ? products<F, kLayout, 2> : products<F, kLayout, kMostRows>;
@@ -87,6 +93,9 @@ constexpr ProductKernel make_kernel() {
     few = few_of_type<F>, many = many_of_type<F>;
   return {{F::kName, F::kDType, F::kBlock, F::kBytes},
           kLayout,
+          kLayout == Layout::float32 ? kNoForm
+          : F::kBlock == kSuper      ? kBySupers
+                                     : kByRuns,
           kPlain<F> ? kAlign<F> : 16,  // of copies
           few,
           many,
@@ -109,22 +118,23 @@ const ProductKernel* find(const std::string& type, Types<F...>) {
 
 int64_t prepared_bytes(Layout layout, int64_t width) {
   if (layout == Layout::float32) return width * 4;
-  return Int8Row::bytes(width);
+  return 2 * form_bytes(width);
 }
+int64_t form_bytes(int64_t width) { return Int8Row::bytes(width); }
 
 namespace {
 
 template <class Source>
-void prepare_rows(Layout layout, Source x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream) {
+void prepare_rows(Source x, int64_t rows, int64_t width, unsigned forms, void* prepared, cudaStream_t stream) {
   constexpr int64_t kMost = 65535;  // rows of one launch: the second dimension of a grid
-  const int64_t bytes = prepared_bytes(layout, width);
+  const int64_t bytes = prepared_bytes(forms ? Layout::int8 : Layout::float32, width);
   for (int64_t first = 0; first < rows; first += kMost) {
     const auto count = static_cast<unsigned>(std::min(kMost, rows - first));
     char* out = static_cast<char*>(prepared) + first * bytes;
     const Source from = x.row(first * width);
-    if (layout == Layout::int8)
+    if (forms)
       launch(prepare_int8<Source>, dim3(blocks_of((width + kSuper - 1) / kSuper, kThreads / kWarp), count), kThreads, 0,
-             stream, from, width, out, bytes);
+             stream, from, width, out, form_bytes(width), forms);
     else
       launch(prepare_float<Source>, dim3(blocks_of(width, kThreads), count), kThreads, 0, stream, from, width,
              reinterpret_cast<float*>(out));
@@ -133,18 +143,18 @@ void prepare_rows(Layout layout, Source x, int64_t rows, int64_t width, void* pr
 
 }  // namespace
 
-void prepare(const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream) {
-  prepare_rows(Layout::int8, Plain{x}, rows, width, prepared, stream);
+void prepare(const float* x, int64_t rows, int64_t width, unsigned forms, void* prepared, cudaStream_t stream) {
+  prepare_rows(Plain{x}, rows, width, forms, prepared, stream);
 }
 
-void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
+void prepare_gated(const float* gate, const float* up, int64_t rows, int64_t width, unsigned forms, void* prepared,
                    cudaStream_t stream) {
-  prepare_rows(layout, Gated{gate, up}, rows, width, prepared, stream);
+  prepare_rows(Gated{gate, up}, rows, width, forms, prepared, stream);
 }
 
-void prepare_gate(Layout layout, const float* gate, float scale, int64_t rows, int64_t width, void* prepared,
+void prepare_gate(const float* gate, float scale, int64_t rows, int64_t width, unsigned forms, void* prepared,
                   cudaStream_t stream) {
-  prepare_rows(layout, ScaledGate{gate, scale}, rows, width, prepared, stream);
+  prepare_rows(ScaledGate{gate, scale}, rows, width, forms, prepared, stream);
 }
 
 const ProductKernel& product_kernel(const std::string& type, const std::string& activations) {

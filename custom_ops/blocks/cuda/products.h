@@ -10,18 +10,23 @@ namespace trigraph::TRIGRAPH_ISA {
 // Activation rows as weights meet them.
 enum class Layout {
   float32,  // as they are
-  int8,     // 256 codes to a scale, with the sums of 16 codes
+  int8,     // codes, with the sums of 16 of them
 };
 
-// Bytes of a prepared row.
+// The forms of a row as int8, which lie one behind the other: 256 codes to a scale, for types with blocks of as many
+// elements, and 32, for all others.
+enum Forms : unsigned { kNoForm = 0, kBySupers = 1, kByRuns = 2, kBothForms = 3 };
+
+// Bytes of a prepared row, and of one form of it.
 int64_t prepared_bytes(Layout layout, int64_t width);
-// Prepares `rows` rows of x as int8.
-void prepare(const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream);
-// Prepares rows of silu(gate) * up, in either layout.
-void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
+int64_t form_bytes(int64_t width);
+// Prepares `rows` rows of x as int8, in these forms; the others stay as they are.
+void prepare(const float* x, int64_t rows, int64_t width, unsigned forms, void* prepared, cudaStream_t stream);
+// Prepares rows of silu(gate) * up: as int8 in these forms, or as float32 for none.
+void prepare_gated(const float* gate, const float* up, int64_t rows, int64_t width, unsigned forms, void* prepared,
                    cudaStream_t stream);
 // Prepares rows of silu(scale * gate).
-void prepare_gate(Layout layout, const float* gate, float scale, int64_t rows, int64_t width, void* prepared,
+void prepare_gate(const float* gate, float scale, int64_t rows, int64_t width, unsigned forms, void* prepared,
                   cudaStream_t stream);
 
 // The (token, slot) pairs of an expert FFN sorted by expert: pair i of that order reads activation row source[i] (i
@@ -43,6 +48,7 @@ using ManyProducts = void (*)(const ManyTasks& tasks, const Buckets& buckets, in
 // int8_products.h and float_products.h define them.
 struct ProductKernel : WeightType {
   Layout layout;
+  unsigned form;  // of int8 rows that it meets
   int alignment;  // of weight rows, in bytes
   // Products of a few rows that are not prepared, in one launch (few_products.h), and this type's number there.
   // Weights with the same function share a launch. nullptr: it takes none.

@@ -115,7 +115,7 @@ __device__ __forceinline__ void int8_products(const uint8_t* w, int64_t width, i
     for (int m = 0; m < M; ++m) {
       const int all = lane_sum(S[m], kShare<F>), second = kTwoSums<F> ? lane_sum(T[m], kShare<F>) : 0;
       if (!there) continue;
-      const float scale = Int8Row(x[m], width).scales()[step * kStep<F> / kSuper];
+      const float scale = Int8Row(x[m], width).scales()[step * (kStep<F> / kRun)];
       chain[m] = fmaf(scale, scales.product(all, second), chain[m]);
     }
   }

@@ -148,7 +148,7 @@ __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* 
 }
 
 // Adds the products of `count` blocks of 32 codes, so many bytes apart, which meet 32 activations of one super-block
-// after the other.
+// after the other. `x_scale`: of the first ones.
 template <class F, bool kAlone = false, int kApart = kPieceStride<F>>
 __device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t* lower, int count, const char* x,
                                             const float* const* x_scale, float* chain) {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t*
     multiply_runs(a, b, dot);
 #pragma unroll
     for (int k = 0; k < 4; k += kAlone ? 2 : 1)
-      chain[k] = fmaf(x_scale[k % 2][i], F::d(p[k / 2]) * static_cast<float>(dot[k]), chain[k]);
+      chain[k] = fmaf(x_scale[k % 2][i * Int8Row::kScales], F::d(p[k / 2]) * static_cast<float>(dot[k]), chain[k]);
   }
 }
 

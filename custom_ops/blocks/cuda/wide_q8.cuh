@@ -10,7 +10,8 @@ constexpr int kWideQ8Columns = 32;
 
 struct Q8Stage {
   static constexpr int kStride = kStageRuns * Q8_0::kBytes;  // 16-byte aligned; eight rows meet all banks
-  WideActivations x;
+  WideActivations x;                                         // without its factors
+  float factor[kStageRuns][kWideRows];
   alignas(16) uint8_t weights[kWideQ8Columns][kStride];
 };
 using Q8Memory = Q8Stage[2];
@@ -25,9 +26,8 @@ __device__ __forceinline__ void ask_q8(const ManyTask& task, const ManyTile<kWid
   for (int at = 16 * e; at < kSuper; at += 128)
     copy_ahead(stage.weights[row] + at, w + at), copy_ahead(stage.x.row[row] + at, x + at);
   if (e == 0) copy_ahead(stage.weights[row] + kSuper, w + kSuper);
-  if (e == 1)
-    copy_word_ahead(stage.x.factor + row,
-                    tile.x[row] + steps * Int8Row::kStride + step * static_cast<int>(sizeof(float)));
+  copy_word_ahead(stage.factor[e] + row, tile.x[row] + steps * Int8Row::kStride +
+                                             (step * Int8Row::kScales + e) * static_cast<int>(sizeof(float)));
 }
 
 // The lane's word of a run's codes, `half` runs in.
@@ -55,9 +55,9 @@ __device__ __forceinline__ void meet_wide_q8(const ManyTask& task, const ManyTil
     const Q8Stage& own = stage[step % 2];
     const char* x = own.x.row[eight + lane % 8] + lane / 8 * 16;  // load_matrices: two runs, both halves
     uint32_t b[4];
-    const float2 factor = *reinterpret_cast<const float2*>(own.x.factor + eight + 2 * t);
 #pragma unroll
     for (int run = 0; run < kStageRuns; ++run) {
+      const float2 factor = *reinterpret_cast<const float2*>(own.factor[run] + eight + 2 * t);
       if (run % 2 == 0) load_matrices(x + run * kRun, b);
       uint32_t a[4];
       float d[2];
