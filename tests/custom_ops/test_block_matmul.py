@@ -8,7 +8,7 @@ from support.block_weights import BLOCK, TYPES, MatMul, activations, put_scales,
 from support.operators import LIBRARY, Operator, same_bits
 from support.row_bits import run_rows
 from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
-from trigraph.custom_ops.blocks.formats.reference import quantise_activations, unpack
+from trigraph.custom_ops.blocks.formats.reference import group_size, quantise_activations, unpack
 from trigraph.models.synth.blocks import HALVES
 
 
@@ -166,7 +166,7 @@ def test_integer_sums_are_exact(isa: str, type: str) -> None:
     put_scales(type, raw, lambda: np.ones(raw.shape[:2], np.float16))
     weight = raw.reshape(64, -1)
     x = rng.integers(-127, 128, (9, width)).astype(np.float32)
-    x[0], x[1], x[2:, 0] = 127, -127, 127
+    x[0], x[1], x[2:, :: group_size(type)] = 127, -127, 127
     expected = x.astype(np.float64) @ unpack(weight, type).astype(np.float64).T
     exact = np.abs(x).astype(np.float64) @ np.abs(unpack(weight, type)).astype(np.float64).T < 1 << 23
     y = MatMul(type, "int8")(x, weight)
@@ -203,7 +203,7 @@ def test_tiny_and_zero_activations(isa: str) -> None:
     x = np.zeros((3, 256), np.float32)
     x[1], x[2] = 1e-38, 1e-30
     y = MatMul("Q8_0", "int8")(x, weight)
-    codes, scales = quantise_activations(x)
+    codes, scales = quantise_activations(x, 32)
     assert not y[:2].any() and codes[2].all() and np.isfinite(scales).all()
     assert np.allclose(y[2], block_matmul(x, weight, "Q8_0", "int8")[2], rtol=1e-4, atol=0)
 

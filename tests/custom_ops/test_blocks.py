@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from support.block_weights import known_weights, random_blocks
 from support.operators import Operator, same_bits
 from trigraph.custom_ops.blocks.formats.grids import header
-from trigraph.custom_ops.blocks.formats.reference import SUPER_BLOCK, quantise_activations, unpack
+from trigraph.custom_ops.blocks.formats.reference import SUPER_BLOCK, group_size, quantise_activations, unpack
 from trigraph.models.synth.blocks import HALVES
+from trigraph.models.tensor_types import BLOCK_TYPES
 
 
 def gather_all(type: str, table: Any) -> NDArray[np.float32]:
@@ -62,19 +63,30 @@ def test_unpack_plain_types(isa: str) -> None:
     assert same_bits(gather_all("F32", floats), floats)
 
 
-def test_quantised_activations_are_near() -> None:
+@pytest.mark.parametrize("group", [32, SUPER_BLOCK])
+def test_quantised_activations_are_near(group: int) -> None:
     x = np.random.default_rng(3).normal(size=(5, 3 * SUPER_BLOCK + 32)).astype(np.float32)
-    codes, scales = quantise_activations(x)
-    assert codes.shape == (5, 4, SUPER_BLOCK) and scales.shape == (5, 4)
+    codes, scales = quantise_activations(x, group)
+    assert codes.shape == (5, -(-x.shape[1] // group), group) and scales.shape == codes.shape[:2]
     restored = (codes * scales[..., None]).reshape(5, -1)[:, : x.shape[1]]
-    step = np.repeat(scales, SUPER_BLOCK, axis=1)[:, : x.shape[1]]
+    step = np.repeat(scales, group, axis=1)[:, : x.shape[1]]
     assert (np.abs(restored - x) <= 0.5001 * step).all()
     assert (np.abs(codes).max(axis=-1) == 127).all()
 
 
-def test_quantised_activations_of_special_values() -> None:
+@pytest.mark.parametrize("group", [32, SUPER_BLOCK])
+def test_quantised_activations_of_special_values(group: int) -> None:
     x = np.zeros((4, SUPER_BLOCK), np.float32)
     x[1, 3], x[2, 5], x[3, 7] = np.nan, np.inf, 1e-38
-    codes, scales = quantise_activations(x)
+    codes, scales = quantise_activations(x, group)
     assert not codes.any()
     assert np.array_equal(scales[:, 0], np.array([0, np.nan, np.nan, 0], np.float32), equal_nan=True)
+    assert not scales[:, 1:].any()
+
+
+def test_groups_of_types() -> None:
+    """Types with blocks of 256 share a scale for as many activations, all others for 32."""
+    groups = {type: group_size(type) for type in BLOCK_TYPES}
+    blocks = {type: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0] for type in BLOCK_TYPES}
+    assert groups == {type: 256 if block == 256 else 32 for type, block in blocks.items()}
+    assert groups["Q8_0"] == groups["NVFP4"] == groups["Q1_0"] == 32 and groups["Q4_K"] == groups["TQ2_0"] == 256
