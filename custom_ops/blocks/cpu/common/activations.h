@@ -76,27 +76,44 @@ inline void sum_codes(const int8_t* code, int16_t* sum16, int16_t* sum32, int16_
 }
 #endif
 
-// Codes in [-127, 127], rounded to nearest even, of groups of kCount elements with a scale each. A group that is not
-// finite gets a scale of NaN, so that its products are NaN too; one whose largest magnitude is at most 1e-36 counts as
-// zero, for the reciprocal must be finite.
+// What codes of a largest magnitude, given by its bits, are rounded by, and their scale. Elements that are not finite
+// get a scale of NaN, so that their products are NaN too; those of at most 1e-36 count as zeros, for the reciprocal
+// must be finite. Returns whether they are finite.
+inline bool factors_of(uint32_t largest, float* inverse, float* scale) {
+  float magnitude;
+  std::memcpy(&magnitude, &largest, 4);
+  const bool finite = largest < 0x7f800000, zero = !finite || magnitude <= 1e-36f;
+  *inverse = zero ? 0.0f : 127.0f / magnitude;
+  *scale = zero ? (finite ? 0.0f : std::nanf("")) : magnitude / 127.0f;
+  return finite;
+}
+#if !defined(TRIGRAPH_ISA_avx512) && !defined(TRIGRAPH_ISA_avx2)
+// The same of each 32 elements of a super-block, by bits.
+inline unsigned factors_of_runs(const float* x, float* inverse, float* scale) {
+  unsigned finite = 0;
+  for (unsigned i = 0; i < kSuper / 32; ++i)
+    finite |= static_cast<unsigned>(factors_of(largest_bits<32>(x + 32 * i), inverse + i, scale + i)) << i;
+  return finite;
+}
+#endif
+
+// Codes in [-127, 127], rounded to nearest even, or zeros where elements are not finite.
 template <int kCount>
-void quantise(const float* x, int8_t* out, float* scale) {
-  constexpr int kGroups = kSuper / kCount;
-  uint32_t largest[kGroups];
-  float inverse[kGroups];
-  for (int g = 0; g < kGroups; ++g) largest[g] = largest_bits<kCount>(x + g * kCount);
-  for (int g = 0; g < kGroups; ++g) {
-    float magnitude;
-    std::memcpy(&magnitude, largest + g, 4);
-    const bool finite = largest[g] < 0x7f800000, zero = !finite || magnitude <= 1e-36f;
-    inverse[g] = zero ? 0.0f : 127.0f / magnitude;
-    scale[g] = zero ? (finite ? 0.0f : std::nanf("")) : magnitude / 127.0f;
-  }
-  for (int g = 0; g < kGroups; ++g)
-    if (largest[g] < 0x7f800000)
-      round_codes<kCount>(x + g * kCount, inverse[g], 12582912.0f, out + g * kCount);
-    else
-      std::memset(out + g * kCount, 0, kCount);
+void round_finite(const float* x, float inverse, bool finite, int8_t* out) {
+  if (finite)
+    round_codes<kCount>(x, inverse, 12582912.0f, out);
+  else
+    std::memset(out, 0, kCount);
+}
+inline void quantise(const float* x, Int8Super* out) {
+  float inverse;
+  const bool finite = factors_of(largest_bits<kSuper>(x), &inverse, &out->scale);
+  round_finite<kSuper>(x, inverse, finite, out->code);
+}
+inline void quantise(const float* x, Int8Blocks* out) {
+  float inverse[kSuper / 32];
+  const unsigned finite = factors_of_runs(x, inverse, out->scales);
+  for (int i = 0; i < kSuper / 32; ++i) round_finite<32>(x + 32 * i, inverse[i], finite >> i & 1, out->code + 32 * i);
 }
 
 // Calls body(i, values) for each super-block i of a row.
@@ -118,10 +135,7 @@ template <class Part>
 void prepare_int8(const float* x, int64_t width, void* prepared) {
   each_super(x, width, [prepared](int64_t s, const float* values) {
     Part& part = static_cast<Part*>(prepared)[s];
-    if constexpr (std::is_same_v<Part, Int8Blocks>)
-      quantise<32>(values, part.code, part.scales);
-    else
-      quantise<kSuper>(values, part.code, &part.scale);
+    quantise(values, &part);
     int16_t* centre = nullptr;
 #if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
     if (std::is_same_v<Part, Int8Super>) centre = part.centre[0];  // of Q6_K

@@ -13,14 +13,12 @@ constexpr int kCodes = 256;  // of a super-block
 template <int kCount>
 uint32_t largest_bits(const float* x) {
 #if defined(TRIGRAPH_ISA_avx512)
-  constexpr int kChains = kCount == kCodes ? 4 : 2;
-  __m512i most[kChains];
+  __m512i most[4];
   for (int i = 0; i < kCount / 16; ++i) {
     const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(x + 16 * i), _mm512_set1_epi32(0x7fffffff));
-    most[i % kChains] = i < kChains ? bits : _mm512_max_epu32(most[i % kChains], bits);
+    most[i % 4] = i < 4 ? bits : _mm512_max_epu32(most[i % 4], bits);
   }
-  __m512i both = _mm512_max_epu32(most[0], most[1]);
-  if constexpr (kChains == 4) both = _mm512_max_epu32(both, _mm512_max_epu32(most[2], most[3]));
+  const __m512i both = _mm512_max_epu32(_mm512_max_epu32(most[0], most[1]), _mm512_max_epu32(most[2], most[3]));
   const __m256i eight = _mm256_max_epu32(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64(both, 1));
 #else
   __m256i most[4];
@@ -34,6 +32,36 @@ uint32_t largest_bits(const float* x) {
   __m128i four = _mm_max_epu32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
   four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
   return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1))));
+}
+
+// What activations.h says of the eight runs of a super-block.
+inline unsigned factors_of_runs(const float* x, float* inverse, float* scale) {
+  const auto most = [x](int run) {
+    __m256i bits = _mm256_setzero_si256();
+    for (int i = 0; i < 4; ++i) {
+      const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 32 * run + 8 * i));
+      bits = _mm256_max_epu32(bits, _mm256_and_si256(raw, _mm256_set1_epi32(0x7fffffff)));
+    }
+    return bits;
+  };
+  const auto two = [&most](int run) {
+    const __m256i a = most(run), b = most(run + 1);
+    return _mm256_max_epu32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+  };
+  const auto four = [&two](int run) {
+    const __m256i a = two(run), b = two(run + 2);
+    return _mm256_max_epu32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+  };
+  const __m256i low = four(0), high = four(4);
+  const __m256i bits =
+      _mm256_max_epu32(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
+  const __m256 magnitude = _mm256_castsi256_ps(bits), most_code = _mm256_set1_ps(127);
+  const __m256 finite = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), bits));
+  const __m256 used = _mm256_and_ps(finite, _mm256_cmp_ps(magnitude, _mm256_set1_ps(1e-36f), _CMP_GT_OQ));
+  _mm256_storeu_ps(inverse, _mm256_and_ps(used, _mm256_div_ps(most_code, magnitude)));
+  const __m256 found = _mm256_and_ps(used, _mm256_div_ps(magnitude, most_code));
+  _mm256_storeu_ps(scale, _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), found, finite));
+  return static_cast<unsigned>(_mm256_movemask_ps(finite));
 }
 
 // The codes x * inverse, rounded: the integers are in the last bits of the fractions.
