@@ -179,8 +179,8 @@ def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
 
 def _exporter() -> tuple[str, str]:
     """The version of the operator library, and a hash of all sources that decide what an export writes."""
-    modules = (trigraph.custom_ops, trigraph.exporter, trigraph.models)
-    return library_version(), _sha256_of_sources(tuple(Path(module.__file__).resolve().parent for module in modules))
+    places = (trigraph.custom_ops.__file__, trigraph.exporter.__file__, trigraph.models.__file__)
+    return library_version(), _sha256_of_sources(tuple(Path(place).resolve().parent for place in places))
 
 
 @cache

@@ -171,7 +171,7 @@ def test_state(package: Package, name: str) -> None:
 
 
 def stated_features(model: onnx.ModelProto) -> str:
-    return {entry.key: entry.value for entry in model.metadata_props}["trigraph.features"]
+    return str({entry.key: entry.value for entry in model.metadata_props}["trigraph.features"])
 
 
 def test_versions(package: Package, name: str) -> None:
