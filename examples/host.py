@@ -17,15 +17,17 @@ DRAFTS, TOKENS = 3, 40
 class Host:
     def __init__(self, folder: Path, library: str, context: int) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["contract_version"] not in (6, 7, 8):
+        if manifest["contract_version"] != 9:
             sys.exit("error: the package follows another contract")
+        for unknown in {*manifest["features"]} - {"images", "streams"}:
+            sys.exit(f"error: this host does not know the package's feature {unknown}")
         options = ort.SessionOptions()
         options.register_custom_ops_library(library)
         options.add_session_config_entry("session.disable_prepacking", "1")
         self.graphs = {name: ort.InferenceSession(folder / f"{name}.onnx", options) for name in manifest["graphs"]}
         self.manifest, self.shift = manifest, 0  # behind images, positions are so much larger than the number of tokens
         self.hidden, self.pages = manifest["config"]["hidden"], context // manifest["page_size"] + 1
-        # Of models with residual streams (contract 8): hidden rows hold all, and n-grams ask for earlier tokens.
+        # The feature "streams": hidden rows hold all residual streams, and n-grams ask for earlier tokens.
         self.text: list[int] = []
         self.streams = manifest["config"].get("streams") or {"count": 1}
         self.width = self.streams["count"] * self.hidden
@@ -41,7 +43,7 @@ class Host:
         numbers |= {"accepted": [accepted], "slots_in": [0], "slots_out": [0]}
         given = {name: np.array(value, np.int32) for name, value in numbers.items()}
         given |= {"input_ids": np.array(tokens, np.int64), "prev_hidden": before}
-        # Of packages that read images (contract 7): equal positions on all axes are text.
+        # The feature "images": equal positions on all axes are text.
         given["positions"] = np.tile(np.arange(past, past + len(tokens), dtype=np.int32) + self.shift, (3, 1))
         given["last_positions"] = given["positions"][:, -1:]
         given |= {"image_rows": np.zeros((0, self.hidden), np.float32), "image_places": np.zeros((0, 1), np.int64)}

@@ -18,7 +18,7 @@ from trigraph.exporter.package.manifest import (
     Manifest,
     OperatorLibrary,
     WeightFile,
-    contract_version,
+    features_of,
 )
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, copy, place
@@ -181,11 +181,11 @@ def _write_graphs(
         builders["draft"] = partial(build_draft, vocab=draft_vocab)
     if tower is not None:
         builders["vision"] = partial(build_vision, config=tower.config)
-    version = contract_version(config, images=tower is not None)
+    features = features_of(config, images=tower is not None)
     sections = None if tower is None else rope_sections(model.file, config)
     state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
-        graph = GraphBuilder(name, version)
+        graph = GraphBuilder(name, features)
         activations = TOWER_ACTIVATIONS if name == "vision" else options.activation_kind
         build(Network(graph, config, weights, state, activations, sections))
         proto = graph.proto()

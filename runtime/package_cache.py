@@ -14,11 +14,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import trigraph.custom_ops
+import trigraph.exporter
+import trigraph.models
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, export, read_manifest
-from trigraph.exporter.package.manifest import CONTRACT_VERSION
 from trigraph.exporter.package.paths import can_be_named
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import companion
@@ -51,11 +54,12 @@ class _Entry:
         return self.folder / "package"
 
     def is_current(self) -> bool:
-        """Whether the package was made of these very files; its manifest has hashes of theirs, too."""
+        """Whether the package was made of these very files, and by this exporter; its manifest has hashes of the
+        files, too."""
         try:
             if (self.folder / "source.json").read_text(encoding="utf-8") != self.stamp:
                 return False
-            read_manifest(self.package).check_library(library_version())
+            read_manifest(self.package)
         except (OSError, TrigraphError):
             return False
         return True
@@ -161,7 +165,7 @@ def _reported_when_full() -> Iterator[None]:
 
 
 def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
-    """The name of a model's entry, and a stamp that changes with the model's files."""
+    """The name of a model's entry, and a stamp that changes with the model's files and with the exporter."""
     towers = [options.mmproj] if options.mmproj else possible_towers(source)
     files = [source, *([options.mtp] if options.mtp else []), *towers]
     try:
@@ -170,7 +174,22 @@ def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
         raise wrong_path(Path(error.filename), f"cannot be read: {error.strerror}") from error
     choices = {name: str(value) for name, value in dataclasses.asdict(options).items()}
     digest = hashlib.sha256(json.dumps([stamp[0][0], choices], sort_keys=True).encode()).hexdigest()
-    return f"{source.stem}-{digest[:16]}", json.dumps([stamp, choices, CONTRACT_VERSION], sort_keys=True)
+    return f"{source.stem}-{digest[:16]}", json.dumps([stamp, choices, *_exporter()], sort_keys=True)
+
+
+def _exporter() -> tuple[str, str]:
+    """The version of the operator library, and a hash of all sources that decide what an export writes."""
+    places = (trigraph.custom_ops.__file__, trigraph.exporter.__file__, trigraph.models.__file__)
+    return library_version(), _sha256_of_sources(tuple(Path(place).resolve().parent for place in places))
+
+
+@cache
+def _sha256_of_sources(folders: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _user_cache() -> Path:

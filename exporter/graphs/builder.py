@@ -31,9 +31,9 @@ Dims = Sequence[int | str | ir.SymbolicDim] | ir.Shape
 class GraphBuilder:
     """An ONNX graph in the making. Node and value names must be unique; a node's single output carries its name."""
 
-    def __init__(self, name: str, version: int = CONTRACT_VERSION) -> None:
-        """`version`: of the contract that the graph keeps to."""
-        self._version = version
+    def __init__(self, name: str, features: Sequence[str] = ()) -> None:
+        """`features`: those of the package, for hosts that do not read its manifest."""
+        self._metadata = {"trigraph.features": ",".join(features)}
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, DOMAIN: 1}, name=name)
         self._names: set[str] = set()
         self._results: list[ir.Value] = []
@@ -98,7 +98,13 @@ class GraphBuilder:
     def proto(self) -> onnx.ModelProto:
         """The finished model, once; weights stay references to their files."""
         self._graph.outputs.extend(self._results + self._state)
-        model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="trigraph", model_version=self._version)
+        model = ir.Model(
+            self._graph,
+            ir_version=IR_VERSION,
+            producer_name="trigraph",
+            model_version=CONTRACT_VERSION,
+            metadata_props=self._metadata,
+        )
         return ir.serde.serialize_model(model)
 
     def value(self, name: str, dtype: ir.DataType, dims: Dims) -> ir.Value:

@@ -15,15 +15,10 @@ from trigraph.models.sampling import SuggestedSampling
 from trigraph.models.tokenizer import SpecialTokens
 from trigraph.models.vision.config import VisionConfig
 
-CONTRACT_VERSION = 6
-"""Version of the graphs' inputs, outputs and state, theirs as well as the manifest's, in packages of text alone.
-
-Texts have the same bits in other packages, so what is saved of them is of this version there, too."""
-IMAGE_CONTRACT_VERSION = 7
-"""The contract's version with a vision tower: graphs have inputs for images, and there is one more graph."""
-STREAMS_CONTRACT_VERSION = 8
-"""The contract's version with residual streams: hidden rows have all streams, and graphs know previous tokens."""
-CONTRACT_VERSIONS = (CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION)
+CONTRACT_VERSION = 9
+"""Version of the graphs' inputs, outputs, state and bits, which the graphs state as well as the manifest."""
+FEATURES = ("images", "streams")
+"""What packages may have beside text by one residual stream."""
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"
 GRAPHS = ("prefill", "draft", "verify", "vision")
@@ -32,11 +27,10 @@ EXPERT_COUNTS = "expert_counts.json"
 """A file that programs which run the package leave in its folder."""
 
 
-def contract_version(config: ModelConfig, *, images: bool) -> int:
-    """The version of a package that reads images, or does not."""
-    if config.streams is not None:
-        return STREAMS_CONTRACT_VERSION
-    return IMAGE_CONTRACT_VERSION if images else CONTRACT_VERSION
+def features_of(config: ModelConfig, *, images: bool) -> tuple[str, ...]:
+    """The FEATURES of a model's package, which may read images."""
+    present = {"images": images, "streams": config.streams is not None}
+    return tuple(name for name in FEATURES if present[name])
 
 
 @dataclass(frozen=True)
@@ -113,13 +107,14 @@ class Manifest:
     """None in a package of text alone, which need not have the key."""
 
     @property
-    def contract_version(self) -> int:
-        """The version that hosts must know."""
-        return contract_version(self.config, images=self.images is not None)
+    def features(self) -> tuple[str, ...]:
+        """The FEATURES that hosts must know."""
+        return features_of(self.config, images=self.images is not None)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
-        content = {"format": FORMAT, "contract_version": self.contract_version, **dataclasses.asdict(self)}
+        head = {"format": FORMAT, "contract_version": CONTRACT_VERSION, "features": self.features}
+        content = {**head, **dataclasses.asdict(self)}
         if self.images is None:
             del content["images"]
         if self.config.streams is None:

@@ -10,7 +10,8 @@ from typing import Any
 from trigraph.exporter.package.consistency import check_values
 from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_start
 from trigraph.exporter.package.manifest import (
-    CONTRACT_VERSIONS,
+    CONTRACT_VERSION,
+    FEATURES,
     FILE_NAME,
     FORMAT,
     GRAPHS,
@@ -31,22 +32,25 @@ _REMEDY = "export the package again"
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the package in `folder`; the files that it names have been checked.
 
-    Raises TrigraphError for another contract version, a malformed manifest, a missing graph, and weights that are
-    gone or no longer those of the export.
+    Raises TrigraphError for another contract version, an unknown feature, a malformed manifest, a missing graph, and
+    weights that are gone or no longer those of the export.
     """
     path = folder / FILE_NAME
     content = _load(path)
-    version = content.get("contract_version")
-    if version not in CONTRACT_VERSIONS:
-        known = ", ".join(map(str, CONTRACT_VERSIONS))
-        raise TrigraphError(f"{path}: contract_version is {quote(version)}, this program reads {known}; {_REMEDY}")
-    manifest: Manifest = decode(Manifest, content, str(path), _REMEDY)
-    if version != manifest.contract_version:
+    version, features = content.get("contract_version"), content.get("features")
+    command = f"{_REMEDY}: trigraph export MODEL.gguf -o {folder} --force"
+    if version != CONTRACT_VERSION:
         raise TrigraphError(
-            f"{path}: contract_version is {version}, expected {manifest.contract_version} "
-            f"{'without' if manifest.images is None else 'with'} key 'images'"
-            f"{'' if manifest.config.streams is None else ' and with residual streams'}; {_REMEDY}"
+            f"{path}: contract_version is {quote(version)}, this program reads {CONTRACT_VERSION}; {command}"
         )
+    if isinstance(features, list) and (unknown := [name for name in features if name not in FEATURES]):
+        raise TrigraphError(
+            f"{path}: the package has the feature {quote(unknown[0])}, and this program knows {', '.join(FEATURES)}; "
+            f"update trigraph, or {command}"
+        )
+    manifest: Manifest = decode(Manifest, content, str(path), _REMEDY)
+    if features != [*manifest.features]:
+        raise TrigraphError(f"{path}: key 'features' is {quote(features)}, expected {[*manifest.features]}; {_REMEDY}")
     _check(manifest, folder, path)
     return manifest
 

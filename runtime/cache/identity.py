@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 
 from trigraph.exporter import Manifest
-from trigraph.exporter.package.manifest import CONTRACT_VERSION, STREAMS_CONTRACT_VERSION, WeightFile
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, WeightFile
 from trigraph.models.errors import TrigraphError
 
 
@@ -34,7 +34,7 @@ class ModelIdentity:
         return cls(
             manifest.config.name,
             hashlib.sha256(files.encode()).hexdigest(),
-            CONTRACT_VERSION if manifest.config.streams is None else STREAMS_CONTRACT_VERSION,
+            CONTRACT_VERSION,
             manifest.kv_type,
             manifest.activations,
             "draft" in manifest.graphs,

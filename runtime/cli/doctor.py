@@ -28,9 +28,7 @@ def _lines(found: Examination) -> list[str]:
     width = max(len(finding.kernels) for finding in found.findings)
     return [
         f"{found.processor}, operator library {found.library}, ONNX Runtime {found.onnxruntime}",
-        f"recorded bits: {found.recorded}, contract version {found.contract}; "
-        f"of images: {found.recorded_images}, version {found.image_contract}; "
-        f"of residual streams: {found.recorded_streams}, version {found.streams_contract}",
+        f"recorded bits: {found.recorded}, contract version {found.contract}",
         *(f"{finding.kernels:{width}}  {_verdict(finding)}" for finding in found.findings),
         *([f"not in this build: {', '.join(found.absent)}; {ALL_SETS}"] if found.absent else []),
     ]

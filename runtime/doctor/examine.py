@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from trigraph.custom_ops import absent_sets, instruction_sets, library_version
 from trigraph.exporter import ExportOptions, export
-from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
@@ -24,14 +24,10 @@ from trigraph.runtime.bench.machine import processor
 from trigraph.runtime.device.choice import open_device
 
 RECORD = TINY_GGUF.with_name("recorded_bits.json")
-"""Contract version, and hashes by model and part: of text, of images, and of text by residual streams.
-`python -m trigraph.runtime.doctor.record` writes it."""
+"""Contract version, and hashes by model and part. `python -m trigraph.runtime.doctor.record` writes it."""
 
 Bits = Mapping[str, Mapping[str, str]]
 """Hashes by model, then by part of its output and state."""
-
-IMAGES = "the synthetic model with images"
-STREAMS = "the synthetic model with residual streams"
 
 _TIMEOUT = 600  # seconds for one set of kernels; a few are usual
 
@@ -63,13 +59,7 @@ class Examination:
     onnxruntime: str
     contract: int
     recorded: str
-    """A short hash of all recorded hashes of text."""
-    image_contract: int
-    recorded_images: str
-    """A short hash of all recorded hashes of images."""
-    streams_contract: int
-    recorded_streams: str
-    """A short hash of all recorded hashes of text by a model with residual streams."""
+    """A short hash of all recorded hashes."""
     findings: tuple[Finding, ...]
     absent: tuple[str, ...] = ()
     """Instruction sets of this processor that the library was built without."""
@@ -84,57 +74,39 @@ def examine(device: str = "cpu") -> Examination:
 
     Takes some seconds. Raises TrigraphError when there is nothing to compare with, no library, or no such device.
     """
-    text, images, streams = recorded_bits(), recorded_image_bits(), recorded_streams_bits()
+    recorded = recorded_bits()
     kernels = list(instruction_sets())
     if (name := open_device(device).name) != "cpu":
         kernels.append(name)
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
         packages = make_packages(Path(folder))
-        findings = tuple(_compare(one, packages, {**text, **images, **streams}) for one in kernels)
+        findings = tuple(_compare(one, packages, recorded) for one in kernels)
     return Examination(
         processor(),
         library_version(),
         ort.__version__,
         CONTRACT_VERSION,
-        short_hash(text),
-        IMAGE_CONTRACT_VERSION,
-        short_hash(images),
-        STREAMS_CONTRACT_VERSION,
-        short_hash(streams),
+        short_hash(recorded),
         findings,
         absent_sets(),
     )
 
 
 def recorded_bits() -> Bits:
-    """The recorded hashes of text. Raises TrigraphError when they are of another contract version."""
-    return _recorded("", CONTRACT_VERSION)
-
-
-def recorded_image_bits() -> Bits:
-    """The recorded hashes of images. Raises TrigraphError when they are of another contract version."""
-    return _recorded("image_", IMAGE_CONTRACT_VERSION)
-
-
-def recorded_streams_bits() -> Bits:
-    """The recorded hashes of residual streams. Raises TrigraphError when they are of another contract version."""
-    return _recorded("streams_", STREAMS_CONTRACT_VERSION)
+    """The recorded hashes. Raises TrigraphError when they are of another contract version."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    if (found := record["contract_version"]) != CONTRACT_VERSION:
+        raise TrigraphError(
+            f"{RECORD}: the bits of contract version {found} are recorded, and this is version {CONTRACT_VERSION}; "
+            "record them with python -m trigraph.runtime.doctor.record"
+        )
+    bits: Bits = record["bits"]
+    return bits
 
 
 def short_hash(recorded: Bits) -> str:
     """What tells recorded hashes from others at a glance."""
     return hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _recorded(kind: str, version: int) -> Bits:
-    record = json.loads(RECORD.read_text(encoding="utf-8"))
-    if (found := record[f"{kind}contract_version"]) != version:
-        raise TrigraphError(
-            f"{RECORD}: the bits of contract version {found} are recorded, and this is version {version}; record them "
-            "with python -m trigraph.runtime.doctor.record"
-        )
-    bits: Bits = record[f"{kind}bits"]
-    return bits
 
 
 def make_packages(folder: Path) -> Mapping[str, Path]:
@@ -151,8 +123,8 @@ def make_packages(folder: Path) -> Mapping[str, Path]:
         "the trained model": (TINY_GGUF, "int8", None),
         "the synthetic model": (synthetic, "int8", None),
         "the synthetic model with float32 activations": (synthetic, "float32", None),
-        IMAGES: (synthetic, "int8", tower),
-        STREAMS: (sparse, "int8", None),
+        "the synthetic model with images": (synthetic, "int8", tower),
+        "the synthetic model with residual streams": (sparse, "int8", None),
     }
     packages = {}
     for number, (name, (source, activations, mmproj)) in enumerate(wanted.items()):

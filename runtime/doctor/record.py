@@ -11,23 +11,15 @@ import json
 import tempfile
 from pathlib import Path
 
-from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
-from trigraph.runtime.doctor.examine import IMAGES, RECORD, STREAMS, compute, make_packages
+from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.runtime.doctor.examine import RECORD, compute, make_packages
 
 
 def main() -> None:
     """Writes the file beside the tiny model."""
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
-        bits = dict(compute("portable", make_packages(Path(folder)))["plain"])
-    images, streams = {IMAGES: bits.pop(IMAGES)}, {STREAMS: bits.pop(STREAMS)}
-    record = {
-        "contract_version": CONTRACT_VERSION,
-        "bits": bits,
-        "image_contract_version": IMAGE_CONTRACT_VERSION,
-        "image_bits": images,
-        "streams_contract_version": STREAMS_CONTRACT_VERSION,
-        "streams_bits": streams,
-    }
+        bits = compute("portable", make_packages(Path(folder)))["plain"]
+    record = {"contract_version": CONTRACT_VERSION, "bits": bits}
     RECORD.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

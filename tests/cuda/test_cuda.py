@@ -26,8 +26,6 @@ from trigraph.runtime.doctor.examine import (
     compute,
     make_packages,
     recorded_bits,
-    recorded_image_bits,
-    recorded_streams_bits,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -172,7 +170,7 @@ def test_layers_on_the_cpu_have_the_bits_of_the_portable_kernels(
 
 def test_the_recorded_bits(emulated: None, tmp_path: Path) -> None:
     (bits,) = compute("cuda", make_packages(tmp_path)).values()
-    assert bits == {**recorded_bits(), **recorded_image_bits(), **recorded_streams_bits()}
+    assert bits == recorded_bits()
 
 
 def test_where_experts_are(emulated: None, packages: Packages) -> None:

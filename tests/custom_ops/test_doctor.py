@@ -10,7 +10,7 @@ from support.command import Run
 from trigraph import custom_ops
 from trigraph.custom_ops import instruction_sets
 from trigraph.exporter import export
-from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE
@@ -40,13 +40,7 @@ def one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(monkeypatch: pytest.MonkeyPatch, path: Path, bits: object, version: int = CONTRACT_VERSION) -> None:
-    others = {
-        "image_contract_version": IMAGE_CONTRACT_VERSION,
-        "image_bits": {},
-        "streams_contract_version": STREAMS_CONTRACT_VERSION,
-        "streams_bits": {},
-    }
-    path.write_text(json.dumps({"contract_version": version, "bits": bits} | others))
+    path.write_text(json.dumps({"contract_version": version, "bits": bits}))
     monkeypatch.setattr(examine, "RECORD", path)
 
 

@@ -81,10 +81,27 @@ def test_host(copied_package: Path, operator_library: Path) -> None:
     assert [int(number) for number in found.split()] == expected.ids
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"contract_version": 6}, "the package follows another contract"),
+        ({"features": ["images", "sound"]}, "this host does not know the package's feature sound"),
+    ],
+)
+def test_host_refuses_other_packages(
+    change: dict[str, object], sentence: str, tiny_package: Path, tmp_path: Path
+) -> None:
+    manifest = json.loads((tiny_package / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | change))
+    command = [sys.executable, str(ROOT / "examples" / "host.py"), str(tmp_path), "library", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"error: {sentence}\n")
+
+
 def test_host_of_residual_streams(
     synthetic: Callable[[str, str], Path], operator_library: Path, tmp_path: Path
 ) -> None:
-    """Of contract 8: tokens before a step are an input of it."""
+    """Tokens before a step are an input of it."""
     folder = tmp_path / "package"
     export(synthetic("tiny-streams", "Q8_0"), folder, ExportOptions(weights="copy"))
     prompt = [5, 77, 12, 9, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -212,6 +213,11 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
     assert "the model has n-grams" in error("--library", operator_library, make("tiny-streams").path, "1")
     other = shutil.copytree(package.path, tmp_path / "other")
     model = onnx.load(other / "prefill.onnx", load_external_data=False)
+    (stated,) = model.metadata_props
+    stated.value = "images,sound"
+    onnx.save(model, other / "prefill.onnx")
+    unknown = "error: this host does not know the package's feature sound\n"
+    assert error("--library", operator_library, other, "1") == unknown
     model.model_version = 5
     onnx.save(model, other / "prefill.onnx")
     assert error("--library", operator_library, other, "1") == "error: the package follows another contract\n"
@@ -252,6 +258,22 @@ def test_node_host(drafts: int, make: Make, node_host: list[str], tmp_path: Path
     """A stock ONNX Runtime without our library."""
     package = make(portable=True)
     assert ids([*node_host, *package.arguments(drafts)], tmp_path)[0] == package.ids
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"contract_version": 6}, "contract_version is 6, this host knows 9"),
+        ({"features": ["images"]}, "this host does not know the package's feature images"),
+    ],
+)
+def test_node_host_refuses_other_packages(
+    change: dict[str, object], sentence: str, make: Make, node_host: list[str], tmp_path: Path
+) -> None:
+    manifest = json.loads((make(portable=True).path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | change))
+    run = subprocess.run([*node_host, tmp_path, "1"], capture_output=True, text=True, check=False)
+    assert run.returncode == 1 and f"Error: {sentence}\n" in run.stderr
 
 
 PLAIN_SESSION = """

@@ -20,7 +20,7 @@ from support.seeing import SeeingPackages
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, Manifest, export, read_manifest
 from trigraph.exporter.graphs.builder import IR_VERSION, OPSET
-from trigraph.exporter.package.manifest import CONTRACT_VERSION, GRAPHS, IMAGE_CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, FEATURES, GRAPHS
 from trigraph.models.errors import TrigraphError
 
 PAGE = (Path(__file__).parents[2] / "exporter/CONTRACT.md").read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def test_inputs_for_images(seeing: SeeingPackages) -> None:
                     stated |= dict.fromkeys(re.findall(r"`(\w+)`", names), read(kind, package.sizes))
         assert ports(package, name, "past")[0] == stated
         model = onnx.load(folder / f"{name}.onnx", load_external_data=False)
-        assert model.model_version == IMAGE_CONTRACT_VERSION == 7
+        assert (model.model_version, stated_features(model)) == (CONTRACT_VERSION, "images")
     assert re.search(r"`vision.onnx` is `embeddings`, (float32 \[N/4, hidden\])", PAGE)
     assert ports(package, "vision", "present")[0] == {"embeddings": (TYPES["float32"], ("N/4", 256))}
 
@@ -170,17 +170,24 @@ def test_state(package: Package, name: str) -> None:
     assert {tensor.name: (TYPES[tensor.dtype], tensor.dims) for tensor in listed if name in tensor.graphs} == stated
 
 
+def stated_features(model: onnx.ModelProto) -> str:
+    return str({entry.key: entry.value for entry in model.metadata_props}["trigraph.features"])
+
+
 def test_versions(package: Package, name: str) -> None:
     model = onnx.load(package.folder / f"{name}.onnx", load_external_data=False)
     assert PAGE.splitlines()[2].startswith(f"Version {CONTRACT_VERSION}. ")
     assert f"ONNX opset {OPSET}, IR version {IR_VERSION}, " in PAGE
     assert model.model_version == CONTRACT_VERSION and model.ir_version == IR_VERSION
+    assert stated_features(model) == ""
     assert {o.domain: o.version for o in model.opset_import} == {"": OPSET, "trigraph": 1}
 
 
 def test_manifest_keys() -> None:
     keys = {key for names, _ in table("| key |") for key in re.findall(r"`(\w+)`", names)}
-    assert keys <= {"contract_version", *Manifest.__dataclass_fields__}
+    assert keys <= {"contract_version", "features", *Manifest.__dataclass_fields__}
+    (meaning,) = (text for names, text in table("| key |") if names == "`features`")
+    assert set(re.findall(r"\[`(\w+)`\]", meaning)) == {*FEATURES}
 
 
 def test_library(operator_library: Path) -> None:

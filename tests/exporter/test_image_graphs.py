@@ -164,15 +164,15 @@ def test_portable_packages_are_for_text(tmp_path: Path, operator_library: Path) 
 def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> None:
     folder = seeing("tiny-dense", "F32")
     manifest = read_manifest(folder)
-    assert manifest.graphs == ("prefill", "verify", "draft", "vision") and manifest.contract_version == 7
+    assert manifest.graphs == ("prefill", "verify", "draft", "vision") and manifest.features == ("images",)
     assert manifest.images is not None
     assert manifest.images.tower == open_tower(seeing.tower("tiny-dense")).config
     described = describe(folder)
     assert described.vision is not None and described.vision.parameters > 0 and described.mtp
-    # Without a tower nothing changes: version, keys, inputs.
+    # Without a tower nothing changes: features, keys, inputs.
     export(synthetic("tiny-dense", "F32"), tmp_path / "plain", ExportOptions(weights="reference"))
     content = json.loads((tmp_path / "plain" / "manifest.json").read_text())
-    assert content["contract_version"] == 6 and "images" not in content
+    assert content["contract_version"] == 9 and content["features"] == [] and "images" not in content
     session = opened(tmp_path / "plain", "prefill", library_path("cpu"))
     assert not {value.name for value in session.get_inputs()} & {"positions", "image_rows", "image_places"}
 
@@ -180,9 +180,10 @@ def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"contract_version": 6}, "contract_version is 6, expected 7 with key 'images'"),
+        ({"features": []}, "key 'features' is [], expected ['images']"),
+        ({"features": ["images", "streams"]}, "key 'features' is ['images', 'streams'], expected ['images']"),
         ({"activations": "int4"}, "key 'images.activations' is 'int4', expected one of float32, int8"),
-        ({"images": None}, "contract_version is 7, expected 6 without key 'images'"),
+        ({"images": None}, "key 'features' is ['images'], expected []"),
         ({"graphs": ["prefill", "verify", "draft"]}, "key 'graphs' is"),
         ({"width": 0}, "key 'images.tower.width' is 0, expected 1 to"),
         ({"hidden": 5}, "key 'images.tower.hidden' is 5, expected 256"),

@@ -43,8 +43,20 @@ def change(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
-        (change("contract_version", 1), "contract_version is 1, this program reads 6"),
+        (change("contract_version", 1), "contract_version is 1, this program reads 9"),
+        *(
+            (change("contract_version", old), r"reads 9; .*: trigraph export MODEL.gguf -o \S+/package --force")
+            for old in (6, 7, 8)
+        ),
         (change("contract_version", None), "contract_version is None"),
+        (change("features", None), r"key 'features' is None, expected \[\]"),
+        (change("features", "images"), r"key 'features' is 'images', expected \[\]"),
+        (change("features", ["streams"]), r"key 'features' is \['streams'\], expected \[\]"),
+        (
+            change("features", ["images", "sound"]),
+            "the package has the feature 'sound', .* knows images, streams; update",
+        ),
+        (change("features", [{}]), "the package has the feature {}, "),
         (change("format", "other"), "is not the manifest of a trigraph package"),
         (change("kv_type", None), "key 'kv_type' is missing"),
         (change("operator_library.version", None), "key 'operator_library.version' is missing"),

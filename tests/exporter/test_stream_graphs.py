@@ -74,8 +74,10 @@ def test_nodes(package: Path) -> None:
     assert counts["GatedBlockMatMul"] == mixers + 4
     assert (counts["PagedIndexWrite"], counts["PagedSelect"], counts["PagedAttention"]) == (1, 1, 1)
     manifest = read_manifest(package)
-    assert (manifest.contract_version, manifest.max_context) == (8, 4096)
-    assert onnx.load(package / "prefill.onnx", load_external_data=False).model_version == 8
+    assert (manifest.features, manifest.max_context) == (("streams",), 4096)
+    model = onnx.load(package / "prefill.onnx", load_external_data=False)
+    assert model.model_version == 9
+    assert [(entry.key, entry.value) for entry in model.metadata_props] == [("trigraph.features", "streams")]
     windows = [tensor.dims for tensor in manifest.state if tensor.name == "ngrams.1.window"]
     assert windows == [("slots", 9 + 8, 1024)]
 

@@ -13,7 +13,8 @@
 
 namespace {
 
-constexpr int64_t kContractVersions[] = {6, 7, 8};  // 7 has images, 8 residual streams
+constexpr int64_t kContractVersion = 9;
+const std::set<std::string> kFeatures = {"images", "streams"};
 
 // What a step returns: rows of the tokens that it chose and of hidden states.
 struct Result {
@@ -30,9 +31,10 @@ class Host {
         verify_(env(), options.package / "verify.onnx", options.library, options.threads) {
     if (options.drafts > 0)
       draft_ = std::make_unique<Graph>(env(), options.package / "draft.onnx", options.library, options.threads);
-    if (std::find(std::begin(kContractVersions), std::end(kContractVersions), prefill_.version()) ==
-        std::end(kContractVersions))
-      throw std::runtime_error("the package follows another contract");
+    if (prefill_.version() != kContractVersion) throw std::runtime_error("the package follows another contract");
+    std::istringstream features(prefill_.features());
+    for (std::string name; std::getline(features, name, ',');)
+      if (!kFeatures.count(name)) throw std::runtime_error("this host does not know the package's feature " + name);
     for (const Port& port : prefill_.inputs) {
       if (port.symbols[0] == "pages") page_size_ = port.dims[1];
       if (port.name == "prev_hidden") width_ = port.dims[1];  // of all residual streams

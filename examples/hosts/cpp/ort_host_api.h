@@ -94,7 +94,9 @@ struct OrtApi {
   void(ORT_API_CALL* ReleaseSessionOptions)(OrtSessionOptions*);
   void* entries_101_110[10];
   OrtStatus*(ORT_API_CALL* SessionGetModelMetadata)(const OrtSession*, OrtModelMetadata**);
-  void* entries_112_116[5];
+  void* entries_112_115[4];
+  OrtStatus*(ORT_API_CALL* ModelMetadataLookupCustomMetadataMap)(const OrtModelMetadata*, OrtAllocator*,
+                                                                 const char* key, char** value);
   OrtStatus*(ORT_API_CALL* ModelMetadataGetVersion)(const OrtModelMetadata*, int64_t*);
   void(ORT_API_CALL* ReleaseModelMetadata)(OrtModelMetadata*);
   void* entries_119_129[11];

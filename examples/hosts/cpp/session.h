@@ -113,17 +113,32 @@ class Graph {
 
   // The version number that the model itself bears.
   int64_t version() const {
-    OrtModelMetadata* raw = nullptr;
-    check(ort().SessionGetModelMetadata(session_.get(), &raw));
-    Handle<OrtModelMetadata> metadata(raw, ort().ReleaseModelMetadata);
     int64_t version = 0;
-    check(ort().ModelMetadataGetVersion(raw, &version));
+    check(ort().ModelMetadataGetVersion(metadata().get(), &version));
     return version;
+  }
+
+  // What the model asks of its host beside text: names between commas.
+  std::string features() const {
+    OrtAllocator* allocator = nullptr;
+    check(ort().GetAllocatorWithDefaultOptions(&allocator));
+    char* value = nullptr;
+    check(ort().ModelMetadataLookupCustomMetadataMap(metadata().get(), allocator, "trigraph.features", &value));
+    if (!value) return "";
+    const std::string features = value;
+    check(ort().AllocatorFree(allocator, value));
+    return features;
   }
 
   std::vector<Port> inputs, outputs;
 
  private:
+  Handle<OrtModelMetadata> metadata() const {
+    OrtModelMetadata* metadata = nullptr;
+    check(ort().SessionGetModelMetadata(session_.get(), &metadata));
+    return {metadata, ort().ReleaseModelMetadata};
+  }
+
   template <class Count, class Name, class Info>
   std::vector<Port> ports(Count get_count, Name get_name, Info get_info) const {
     OrtAllocator* allocator = nullptr;

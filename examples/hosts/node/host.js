@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import * as ort from "onnxruntime-node";
 
-const CONTRACT_VERSION = 6; // of text, and one residual stream
+const CONTRACT_VERSION = 9;
 const int32 = (values, dims) => new ort.Tensor("int32", Int32Array.from(values), dims);
 const int64 = (values, dims = [values.length]) =>
   new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), dims);
@@ -22,8 +22,10 @@ class Host {
   static async open(folder, drafts) {
     const host = new Host();
     host.manifest = JSON.parse(readFileSync(join(folder, "manifest.json"), "utf8"));
-    if (host.manifest.contract_version !== CONTRACT_VERSION)
-      throw new Error(`contract_version is ${host.manifest.contract_version}, this host knows ${CONTRACT_VERSION}`);
+    const { contract_version: version, features } = host.manifest;
+    if (version !== CONTRACT_VERSION)
+      throw new Error(`contract_version is ${version}, this host knows ${CONTRACT_VERSION}`);
+    if (features.length) throw new Error(`this host does not know the package's feature ${features[0]}`);
     if (!host.manifest.portable) throw new Error(`${folder}: export it with --portable`);
     host.width = host.manifest.config.hidden;
     host.sessions = {};

@@ -8,10 +8,12 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import trigraph.exporter
 from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
@@ -94,6 +96,38 @@ def test_a_cache_that_was_filled_and_cannot_be_written(
         patch.setattr("trigraph.runtime.package_cache.check_writable", lambda path: pytest.fail("nothing to make"))
         assert cached_package(source, ExportOptions()) == entry
     assert not entry.notices and not any(temporary.iterdir())
+
+
+def another_exporter(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    place = Path(trigraph.exporter.__file__)
+    copy = shutil.copytree(place.parent, folder / "exporter", ignore=shutil.ignore_patterns("__pycache__"))
+    with open(copy / "graphs" / "ffn.py", "a") as file:
+        file.write("# Changes the graphs.\n")
+    monkeypatch.setattr(trigraph.exporter, "__file__", str(copy / place.name))
+
+
+def another_patch_version(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr("trigraph.runtime.package_cache.library_version", lambda: "0.1.99")
+
+
+def another_contract(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    (path,) = (folder / "cache").glob("trigraph/*/package/manifest.json")
+    path.write_text(path.read_text().replace('"contract_version": ', '"contract_version": 1'))
+
+
+@pytest.mark.parametrize("change", [another_exporter, another_patch_version, another_contract])
+def test_packages_of_another_exporter_are_made_anew(
+    change: Callable[[pytest.MonkeyPatch, Path], None], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    manifest = cached_package(source, ExportOptions()).folder / "manifest.json"
+    made, content = manifest.stat().st_mtime_ns, manifest.read_text()
+    change(monkeypatch, tmp_path)
+    cached_package(source, ExportOptions())
+    again = manifest.stat().st_mtime_ns
+    assert again > made and manifest.read_text() == content
+    cached_package(source, ExportOptions())
+    assert manifest.stat().st_mtime_ns == again, "it is current now"
 
 
 @pytest.mark.parametrize("kind", ["open to all", "link", "file"])
