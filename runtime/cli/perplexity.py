@@ -20,46 +20,47 @@ from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.console import progress_bars
 from trigraph.runtime.cli.naming import Hub, Model, given_model
 
+_FLOAT32 = "float32"
 _CONTEXT = 512
+
+
+File = Annotated[Path | None, typer.Option("-f", "--file", help="Text to predict; - reads stdin.")]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "-c",
+        "--ctx-size",
+        parser=arguments.parse_tokens,
+        metavar="N",
+        help=f"Window size in tokens (default: {_CONTEXT})",
+    ),
+]
+Chunks = Annotated[int | None, typer.Option(help="Maximum number of windows to compute (default: the whole text)")]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="float32|MODEL|LOGITS",
+        help="Compare with float32 activations, another model, or a file of logits, which replaces --file.",
+    ),
+]
+SaveLogits = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Save the logits, for --against or llama.cpp's --kl-divergence-base."),
+]
 
 
 def perplexity(
     model: Model = None,
     *,
     hub: Hub = None,
-    file: Annotated[
-        Path | None, typer.Option("-f", "--file", help="Text to predict; - reads stdin.", show_default=False)
-    ] = None,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            "-c",
-            "--ctx-size",
-            parser=arguments.parse_tokens,
-            metavar="N",
-            help=f"Window size in tokens (default: {_CONTEXT})",
-        ),
-    ] = None,
-    chunks: Annotated[
-        int | None, typer.Option(help="Maximum number of windows to compute (default: the whole text)")
-    ] = None,
+    file: File = None,
+    context: Context = None,
+    chunks: Chunks = None,
     kv_type: arguments.KVType = None,
     rope_scaling: arguments.RopeScaling = None,
     activations: arguments.Activations = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="float32|MODEL|LOGITS",
-            help="Report the KL divergence from the same model with float32 activations, from another model, or from "
-            "a file of logits, in place of --file.",
-        ),
-    ] = None,
-    save_logits: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the logits to a file, for --against here or llama.cpp's --kl-divergence."
-        ),
-    ] = None,
+    against: Against = None,
+    save_logits: SaveLogits = None,
     threads: arguments.Threads = None,
     device: arguments.Device = "cpu",
     repack: arguments.Repack = "auto",
@@ -70,20 +71,21 @@ def perplexity(
         if value is not None and value < 1:
             raise TrigraphError(f"{name} is {value}; it must be 1 or more")
     saved = _saved(against)
-    text, context = _text(file, context, saved)
+    text, size = _text(file, context, saved)
     given = given_model(model, hub)
-    opened = partial(_opened, threads=threads, context=context, device=device, repack=repack)
+    opened = partial(_opened, threads=threads, context=size, device=device, repack=repack)
     exported = partial(export_options, given.path, mtp=given.mtp, kv_type=kv_type, rope_scaling=rope_scaling)
-    engine, reference = opened(given.path, exported(activations=activations)), saved
-    if against == "float32":
-        reference = opened(given.path, exported(activations=against))
+    engine = opened(given.path, exported(activations=activations))
+    reference: Engine | SavedLogits | None = saved
+    if against == _FLOAT32:
+        reference = opened(given.path, exported(activations=_FLOAT32))
     elif against is not None and saved is None:
         reference = opened(Path(against), ExportOptions())
     with Console(stderr=True).status("") as status:
         result = score(
             engine,
             text,
-            context,
+            size,
             chunks,
             reference,
             save_logits,
@@ -98,7 +100,7 @@ def perplexity(
 def _saved(against: str | None) -> SavedLogits | None:
     """The file of logits to compare with; None where it is a model, or nothing."""
     path = Path(against or "")
-    if against == "float32" or not path.is_file():
+    if against == _FLOAT32 or not path.is_file():
         return None
     try:
         with path.open("rb") as file:

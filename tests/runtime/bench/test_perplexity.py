@@ -202,7 +202,9 @@ def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_pat
     assert f"in the second halves of 1 window of {CONTEXT} |" in trigraph(*command, "--chunks", 1).out
     one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--against", tiny_gguf).out)
     assert (one["windows"], one["divergence"]["max"]) == (1, 0)
-    one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--rope-scaling", "yarn:4", "--against", tiny_gguf).out)
+    one = json.loads(
+        trigraph(*command, "--json", "--chunks", 1, "--rope-scaling", "yarn:4", "--against", tiny_gguf).out
+    )
     assert one["divergence"]["max"] > 0
     assert_one_line_error(trigraph("perplexity", tiny_gguf), "Missing option")
     assert_one_line_error(trigraph("perplexity", tiny_gguf, "-f", tmp_path / "no.txt"), "no.txt: cannot be read")
