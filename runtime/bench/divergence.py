@@ -107,7 +107,7 @@ class Comparison:
 
 
 def log_probabilities(logits: NDArray[np.float32]) -> Floats:
-    """Of one row of logits [vocabulary]; the same bits on every machine."""
+    """Ln of the softmax of one row of logits [vocabulary]; the same bits on every machine."""
     return logits.astype(np.float64) - log_of_sum(logits)
 
 
@@ -118,7 +118,7 @@ def perplexity_of(nll: float) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of a sum that is rounded once."""
+    """The mean, of a sum that is rounded once."""
     return math.fsum(values) / len(values)
 
 

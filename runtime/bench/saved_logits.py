@@ -84,7 +84,7 @@ class SavedLogits:
         if len(wrong):
             raise self._error(f"has the token {wrong[0]}; its vocabulary ends at {layout.vocabulary - 1}")
         self.tokens: list[list[int]] = tokens.reshape(layout.windows, layout.context).tolist()
-        """Of each window."""
+        """The tokens of each window."""
 
     @property
     def context(self) -> int:

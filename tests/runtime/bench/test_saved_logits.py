@@ -18,12 +18,13 @@ from support.llama_oracle import log_softmax
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine
-from trigraph.runtime.bench.divergence import Divergence
+from trigraph.runtime.bench.divergence import Comparison, Divergence, log_probabilities
 from trigraph.runtime.bench.perplexity import score
-from trigraph.runtime.bench.saved_logits import SavedLogits, logits_writer
+from trigraph.runtime.bench.saved_logits import FLOOR, SavedLogits, logits_writer
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 Rows = list[list[np.ndarray]]
+ORACLE = Path(__file__).parents[2] / "oracle" / "perplexity" / "base.kld"
 TEXT = "In the beginning God created the heaven and the earth. And the earth was without form, and void"
 CONTEXT = 16
 
@@ -96,6 +97,45 @@ def flat(rows: Rows) -> np.ndarray:
 
 def predicted(windows: list[list[int]]) -> np.ndarray:
     return np.array([token for window in windows for token in window[len(window) // 2 + 1 :]])
+
+
+def recorded(history: list[int], *, quantised: bool) -> np.ndarray:
+    """The logits that llama.cpp's tool was given: see tests/oracle/README.md."""
+    mixed = 0
+    for token in history:
+        mixed = (mixed * 31 + token + 1) % 65521
+    v = np.arange(33)
+    base = mixed * (v + 3) * (v + 7) % 2003 / 200 - 5 - np.where(v % 7 == 3, 20, 0)
+    return (base + (mixed * (v + 11) % 101 / 250 - 0.2 if quantised else 0)).astype(np.float32)
+
+
+def test_what_llama_cpp_wrote_and_printed(tmp_path: Path) -> None:
+    """Its file is read, ours is the same to a step of rounding, and so are the figures to its last digit."""
+    saved, path = SavedLogits(ORACLE), tmp_path / "base.kld"
+    assert saved.tokens == np.reshape([(5 * k * k + 3 * k) % 33 for k in range(256)], (16, 16)).tolist()
+    comparison = Comparison(FLOOR)
+    with logits_writer(path, saved.tokens, 33) as writer:
+        for number, window in enumerate(saved.tokens):
+            for place in range(8, 15):
+                writer.write(number, place, recorded(window[: place + 1], quantised=False))
+                ours = log_probabilities(recorded(window[: place + 1], quantised=True))
+                comparison.add(saved.row(number, place), ours, window[place + 1])
+    start = 20 + 4 * 256
+    written, wanted = path.read_bytes(), ORACLE.read_bytes()
+    assert written[:start] == wanted[:start] and len(written) == len(wanted)
+    layout = np.dtype([("floats", "<f4", 2), ("steps", "<u2", 33), ("nothing", "<u2")])
+    mine, theirs = (np.frombuffer(content[start:], layout) for content in (written, wanted))
+    np.testing.assert_allclose(mine["floats"], theirs["floats"], rtol=1e-6)
+    assert np.abs(mine["steps"].astype(int) - theirs["steps"]).max() <= 1
+    found = comparison.divergence()
+    for name, value, digits in (
+        ("mean", 0.005283, 6), ("mean_error", 0.000219, 6), ("max", 0.012332, 6), ("p999", 0.012281, 6),
+        ("p99", 0.011634, 6), ("median", 0.005212, 6), ("log_ratio", 1.007115, 6), ("log_ratio_error", 0.262877, 6),
+        ("ratio", 2.737691, 6), ("ratio_error", 0.719675, 6), ("rms_change", 0.00725, 5),
+        ("rms_change_error", 0.00137, 5), ("same_top", 0.82143, 5), ("same_top_error", 0.03635, 5),
+    ):  # fmt: skip
+        assert getattr(found, name) == pytest.approx(value, abs=0.6 * 10**-digits), name
+    assert np.exp(found.reference_nll) == pytest.approx(1963.764073, rel=1e-6)
 
 
 def test_figures_of_two_models() -> None:
