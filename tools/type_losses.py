@@ -99,7 +99,7 @@ def _write(path: Path, column: Column, kind: str, seed: int) -> int:
     wanted = [replace(one, type=kind) if one.type == "Q8_0" else one for one in tensors(shape, "Q8_0")]
     write_file(path, shape.architecture, lambda file: add_metadata(file, shape, kind, "Q8_0"), wanted, seed, None)
     if column.outliers:
-        for tensor in gguf.GGUFReader(path, "r+").tensors:
+        for tensor in gguf.GGUFReader(path, "r+").tensors:  # type: ignore[no-untyped-call]
             if tensor.name.endswith((".attn_norm.weight", ".post_attention_norm.weight")):
                 tensor.data[list(OUTLIERS)] = GAIN
     return shape.vocab
@@ -167,7 +167,8 @@ def _divergence(exact: Logits, found: Logits, windows: Windows) -> Divergence:
 
 
 def _cell(found: Divergence) -> str:
-    return f"{found.mean:.1e}, {found.same_top:.1%}".replace("%", " %").replace("e-0", "e-")
+    mean = f"{found.mean:.1e}".replace("e-0", "e-") if found.mean else "0"
+    return f"{mean}, {100 * found.same_top:.1f} %"
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ class SavedLogits:
             raise self._error(
                 f"has no log-probabilities behind token {place} of window {window}: {step:g} a step from {least:g}"
             )
-        return least + step * np.frombuffer(data[8:], "<u2")[: self._layout.vocabulary]
+        steps: NDArray[np.float64] = np.frombuffer(data[8:], "<u2")[: self._layout.vocabulary].astype(np.float64)
+        return least + step * steps
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:

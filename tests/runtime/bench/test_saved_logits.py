@@ -143,6 +143,7 @@ def test_figures_of_two_models() -> None:
     found = score(engine_of(other)[0], TEXT, CONTEXT, reference=engine_of(chaotic(VOCAB))[0])
     base, ours = (flat(rows_of(logits, windows)) for logits in (chaotic(VOCAB), other))
     assert_figures(found.divergence, figures(base, ours, predicted(windows)))
+    assert found.divergence is not None
     text = "\n".join(found.lines())
     for figure in (f"mean {found.divergence.mean:.3e} +/- ", "99.9 % ", "max ", "same most likely token ", "ratio "):
         assert figure in text
