@@ -106,7 +106,7 @@ class SavedLogits:
             data = file.read(self._layout.row)
         if len(data) < self._layout.row:
             raise self._error("became shorter while it was read")
-        step, least = np.frombuffer(data[:8], "<f4").astype(np.float64).tolist()
+        step, least = (float(value) for value in np.frombuffer(data[:8], "<f4"))
         if not (0 <= step < math.inf and -math.inf < least and least + step * _STEPS < 0.01):
             raise self._error(
                 f"has no log-probabilities behind token {place} of window {window}: {step:g} a step from {least:g}"
