@@ -7,40 +7,36 @@ machine, to the bit: e^x and ln are our own, and no sum leaves its order to NumP
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench.divergence import (
+    Comparison,
+    Divergence,
+    Floats,
+    log_probabilities,
+    margin,
+    mean,
+    mean_error,
+    perplexity_of,
+)
+from trigraph.runtime.bench.saved_logits import FLOOR, SavedLogits, logits_writer
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.requests.logprobs import log_of_sum
-from trigraph.runtime.sampling.draws import exp
 
 PARALLEL = 4
 """Windows that share a step; engines must be loaded with this many sequences."""
 
 Show = Callable[[int, int, float], None]
 """Called with the windows done, their total, and the perplexity so far."""
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """Kullback-Leibler divergence D(reference || model) of the next-token distributions, in nats per counted token."""
-
-    mean: float
-    median: float
-    max: float
-    same_top: float
-    """Fraction of the tokens for which both models agree on the most likely one."""
-    reference_nll: float
-    """The reference's own mean negative log-likelihood, in nats."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Score:
     @property
     def perplexity(self) -> float:
         """exp(nll)."""
-        return _perplexity(self.nll)
+        return perplexity_of(self.nll)
 
     @property
     def perplexity_error(self) -> float | None:
@@ -77,16 +73,12 @@ class Score:
         """The figures for people."""
         noun = "window" if self.windows == 1 else "windows"
         yield (
-            f"perplexity {self.perplexity:.4f}{_margin(self.perplexity_error, 4)} | NLL {self.nll:.5f}"
-            f"{_margin(self.nll_error, 5)} nats per token | {self.counted} tokens counted, in the second halves of "
+            f"perplexity {self.perplexity:.4f}{margin(self.perplexity_error, '.4f')} | NLL {self.nll:.5f}"
+            f"{margin(self.nll_error, '.5f')} nats per token | {self.counted} tokens counted, in the second halves of "
             f"{self.windows} {noun} of {self.context} | {self.rate:.1f} tokens/s"
         )
         if self.divergence is not None:
-            yield (
-                f"KL divergence from the reference: mean {self.divergence.mean:.3e}, median "
-                f"{self.divergence.median:.3e}, max {self.divergence.max:.3e} nats | same most likely token "
-                f"{self.divergence.same_top:.2%} | NLL of the reference {self.divergence.reference_nll:.5f}"
-            )
+            yield from self.divergence.lines()
 
     def as_json(self) -> dict[str, Any]:
         """All fields and derived figures, for scripts."""
@@ -96,69 +88,86 @@ class Score:
 
 def score(
     engine: Engine,
-    text: str,
+    text: str | None,
     context: int,
     windows: int | None = None,
-    reference: Engine | None = None,
+    reference: Engine | SavedLogits | None = None,
+    save: Path | None = None,
     show: Show = lambda done, total, perplexity: None,
 ) -> Score:
     """Scores `text` in windows of `context` tokens: all of them, or the first `windows`.
 
-    A shorter text is one window. `reference` is a model with the same vocabulary to compare with. Both engines must be
-    loaded with PARALLEL sequences. Raises TrigraphError when the text is too short or the vocabularies differ.
+    A shorter text is one window. `reference` is a model with the same vocabulary to compare with, or a file of its
+    logits, whose windows are then those that count: without `text`. `save` is a file for the logits of `engine`.
+    Engines must be loaded with PARALLEL sequences. Raises TrigraphError when the text is too short or the vocabularies
+    differ.
     """
-    if reference is not None and reference.tokenizer.as_json() != engine.tokenizer.as_json():
-        raise TrigraphError("the two models have different vocabularies; compare models with the same tokenizer")
-    parts = _windows(engine, text, context)[:windows]
+    parts = _windows(engine, text, context, reference)[:windows]
     counted = len(parts[0]) - len(parts[0]) // 2 - 1
     values: list[float] = []
     seconds = 0.0
-    comparison = _Comparison()
-    others = repeat(None) if reference is None else _rows(reference.steps, parts)
-    for rows, expected in zip(_rows(engine.steps, parts), others, strict=reference is not None):
-        seconds += rows.seconds
-        values += rows.nlls()
-        if expected is not None:
-            comparison.add(expected, rows)
-        show(len(values) // counted, len(parts), _perplexity(_mean(values)))
+    comparison = Comparison(FLOOR) if isinstance(reference, SavedLogits) else Comparison()
+    expected = None if reference is None else _expected(reference, parts)
+    with nullcontext() if save is None else logits_writer(save, parts, engine.vocab) as writer:
+        for step in predictions(engine.steps, parts):
+            seconds += step.seconds
+            for (window, place), logits in zip(step.places, step.logits, strict=True):
+                token, ours = parts[window][place + 1], log_probabilities(logits)
+                values.append(-float(ours[token]))
+                if expected is not None:
+                    comparison.add(expected(window, place), ours, token)
+                if writer is not None:
+                    writer.write(window, place, logits)
+            show(len(values) // counted, len(parts), perplexity_of(mean(values)))
     return Score(
         windows=len(parts),
         context=len(parts[0]),
         counted=len(values),
-        nll=_mean(values),
-        nll_error=_mean_error(values),
+        nll=mean(values),
+        nll_error=mean_error(values),
         seconds=seconds,
         divergence=None if reference is None else comparison.divergence(),
     )
 
 
-def _windows(engine: Engine, text: str, context: int) -> list[list[int]]:
-    ids = engine.tokenizer.encode(text)
-    size = min(context, len(ids))
-    if size < 3:
-        raise TrigraphError(
-            f"a window of {size} tokens is too short; it takes a text, and a context, of 3 tokens or more"
-        )
-    windows = [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
+def _windows(engine: Engine, text: str | None, context: int, reference: Engine | SavedLogits | None) -> list[list[int]]:
+    """The tokens that are scored; the first one of each gives way to the model's start token, if it has one."""
+    if isinstance(reference, SavedLogits):
+        reference.check(engine.vocab)
+        windows = reference.tokens
+    else:
+        if reference is not None and reference.tokenizer.as_json() != engine.tokenizer.as_json():
+            raise TrigraphError("the two models have different vocabularies; compare models with the same tokenizer")
+        ids = engine.tokenizer.encode(text or "")
+        size = min(context, len(ids))
+        if size < 3:
+            raise TrigraphError(
+                f"a window of {size} tokens is too short; it takes a text, and a context, of 3 tokens or more"
+            )
+        windows = [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
     bos = engine.tokenizer.bos_id
     return windows if bos is None else [[bos, *window[1:]] for window in windows]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A step's predictions of some of the tokens that count."""
+def _expected(reference: Engine | SavedLogits, windows: Sequence[list[int]]) -> Callable[[int, int], Floats]:
+    """The reference's log-probabilities behind a token of a window, asked for in the order of `predictions`."""
+    if isinstance(reference, SavedLogits):
+        return reference.row
+    rows = (logits for step in predictions(reference.steps, windows) for logits in step.logits)
+    return lambda window, place: log_probabilities(next(rows))
 
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a step predicts behind some of the tokens that count."""
+
+    places: list[tuple[int, int]]  # of the rows: a window, and a token in it
     logits: NDArray[np.float32]  # [rows, vocabulary], a view until the next step
-    following: NDArray[np.int64]  # [rows], the tokens that were to be predicted
     seconds: float  # since the step before
 
-    def nlls(self) -> list[float]:
-        """-log softmax(logits)[following], row by row."""
-        rows = zip(self.logits, self.following.tolist(), strict=True)
-        return [log_of_sum(row) - float(row[token]) for row, token in rows]
 
-
-def _rows(steps: Steps, windows: Sequence[list[int]]) -> Iterator[_Rows]:
+def predictions(steps: Steps, windows: Sequence[list[int]]) -> Iterator[Predictions]:
+    """The second halves of windows of equal length, PARALLEL at a time."""
     size = len(windows[0])
     for first in range(0, len(windows), PARALLEL):
         group = windows[first : first + PARALLEL]
@@ -171,59 +180,8 @@ def _rows(steps: Steps, windows: Sequence[list[int]]) -> Iterator[_Rows]:
             step = steps.verify(sequences, [window[start:stop] for window in group])
             for sequence in sequences:
                 steps.keep(sequence, stop - start)
-            following = np.array([window[start + 1 : stop + 1] for window in group]).reshape(-1)
-            yield _Rows(step.logits, following, time.perf_counter() - started)
+            places = [(first + index, place) for index in range(len(group)) for place in range(start, stop)]
+            yield Predictions(places, step.logits, time.perf_counter() - started)
             started = time.perf_counter()
         for sequence in sequences:
             steps.release(sequence)
-
-
-class _Comparison:
-    """Collects the terms of a Divergence."""
-
-    def __init__(self) -> None:
-        self._divergences: list[float] = []
-        self._same: list[bool] = []
-        self._reference_nlls: list[float] = []
-
-    def add(self, expected: _Rows, rows: _Rows) -> None:
-        """Adds the predictions of the reference and of the model for the same tokens."""
-        self._reference_nlls += expected.nlls()
-        for theirs, ours in zip(expected.logits, rows.logits, strict=True):
-            p, q = _log_probabilities(theirs), _log_probabilities(ours)
-            self._divergences.append(float((exp(p) * (p - q)).cumsum()[-1]))
-            self._same.append(bool(theirs.argmax() == ours.argmax()))
-
-    def divergence(self) -> Divergence:
-        """The divergence over all rows so far."""
-        return Divergence(
-            mean=_mean(self._divergences),
-            median=float(np.median(self._divergences)),
-            max=max(self._divergences),
-            same_top=_mean(self._same),
-            reference_nll=_mean(self._reference_nlls),
-        )
-
-
-def _log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    return logits.astype(np.float64) - log_of_sum(logits)
-
-
-def _perplexity(nll: float) -> float:
-    with np.errstate(divide="ignore", invalid="ignore"):  # infinite for a token of no chance
-        return float(1 / exp(np.array(-nll)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _margin(error: float | None, digits: int) -> str:
-    return "" if error is None else f" +/- {error:.{digits}f}"
-
-
-def _mean_error(values: Sequence[float]) -> float | None:
-    """Standard error of the mean; None of one value."""
-    mean, count = _mean(values), len(values)
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return math.sqrt(squares / (count - 1) / count) if count > 1 else None

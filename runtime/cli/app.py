@@ -29,7 +29,7 @@ _MODULES = {
     "synth": "export",
     "models": "models",
     "bench": "measure",
-    "perplexity": "measure",
+    "perplexity": "perplexity",
     "doctor": "doctor",
     "audit": "audit",
     "verify": "verify",

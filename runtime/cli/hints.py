@@ -156,6 +156,8 @@ _OTHERS: tuple[tuple[str, str, str | None], ...] = (
     ("--version", "'trigraph --version' prints it", None),
     ("-d --n-depth", "use --contexts", "--contexts"),
     ("-o --output", "use --json", "--json"),
+    ("--kl-divergence", "not needed: --against FILE compares with the logits in it", "--against"),
+    ("--kl-divergence-base --save-all-logits", "--save-logits writes the file, and --against reads it", "--against"),
 )
 # Ours that are gone.
 _GONE: tuple[tuple[str, str, str | None], ...] = (
@@ -186,6 +188,7 @@ _GONE: tuple[tuple[str, str, str | None], ...] = (
         "requests ask for a form: response_format, json_schema, grammar or structured_outputs",
         "--host",
     ),
+    ("--versus", "use --against", "--against"),
     ("--mtp", "not needed: a score makes no drafts", "--chunks"),
     ("--device", "'trigraph doctor --device' says whether a device can be used", "--graph"),
 )

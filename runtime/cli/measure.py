@@ -1,20 +1,17 @@
-"""The commands `trigraph bench` and `trigraph perplexity`: how fast a model is, and how good."""
+"""The command `trigraph bench`: how fast a model is."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 from rich.console import Console
 
-from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, load
 from trigraph.runtime.bench import (
     BenchOptions,
     RequestOptions,
@@ -22,11 +19,10 @@ from trigraph.runtime.bench import (
 )
 from trigraph.runtime.bench import bench as run_bench
 from trigraph.runtime.bench.contender import OpenContender
-from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.plot import check_plot, write_plot
 from trigraph.runtime.bench.report import Run
 from trigraph.runtime.cli import arguments
-from trigraph.runtime.cli.arguments import export_options, read_text
+from trigraph.runtime.cli.arguments import export_options
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, given_model
@@ -216,68 +212,6 @@ def _show(report: Run, *, as_json: bool) -> None:
         console = Console()
         console.width = max(console.width, _TABLE_WIDTH)
         console.print(report.table())
-
-
-def perplexity(
-    model: Model = None,
-    *,
-    hub: Hub = None,
-    file: Annotated[Path, typer.Option("-f", "--file", help="Text to predict; - reads stdin.")],
-    context: Annotated[
-        int,
-        typer.Option("-c", "--ctx-size", parser=arguments.parse_tokens, metavar="N", help="Window size in tokens."),
-    ] = 512,
-    chunks: Annotated[
-        int | None, typer.Option(help="Maximum number of windows to compute (default: the whole text)")
-    ] = None,
-    kv_type: arguments.KVType = None,
-    rope_scaling: arguments.RopeScaling = None,
-    activations: arguments.Activations = None,
-    versus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="float32|DIR|MODEL.gguf",
-            help="Report the KL divergence from the same model with float32 activations, or from another model.",
-        ),
-    ] = None,
-    threads: arguments.Threads = None,
-    device: arguments.Device = "cpu",
-    repack: arguments.Repack = "auto",
-    as_json: arguments.AsJson = False,
-) -> None:
-    """Measure how well a model predicts a text. As in llama.cpp, the second half of each window counts."""
-    for name, value in (("--ctx-size", context), ("--chunks", chunks)):
-        if value is not None and value < 1:
-            raise TrigraphError(f"{name} is {value}; it must be 1 or more")
-    text = read_text(None if str(file) == "-" else file)
-    given = given_model(model, hub)
-    source = given.path
-    opened = partial(_opened, threads=threads, context=context, device=device, repack=repack)
-    exported = partial(export_options, source, mtp=given.mtp, kv_type=kv_type, rope_scaling=rope_scaling)
-    engine, reference = opened(source, exported(activations=activations)), None
-    if versus == "float32":
-        reference = opened(source, exported(activations=versus))
-    elif versus is not None:
-        reference = opened(Path(versus), ExportOptions())
-    with Console(stderr=True).status("") as status:
-        result = score(
-            engine,
-            text,
-            context,
-            chunks,
-            reference,
-            lambda done, total, value: status.update(f"{done} of {total} windows, perplexity {value:.4f}"),
-        )
-    if as_json:
-        print(json.dumps(result.as_json()))
-    else:
-        print("\n".join(result.lines()))
-
-
-def _opened(path: Path, exported: ExportOptions, **settings: Any) -> Engine:
-    """A model to be scored."""
-    with progress_bars() as progress:
-        return load(path, **settings, sequences=PARALLEL, speculation=False, options=exported, progress=progress)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

@@ -71,10 +71,12 @@ class LlamaSteps:
     Skips the test where the wheel, a function of its C interface, or the layout of its parameters is not there.
     """
 
-    def __init__(self, path: Path, vocab: int, context: int = _CONTEXT) -> None:
+    def __init__(self, path: Path, vocab: int, context: int = _CONTEXT, **settings: int) -> None:
+        """`settings`: other values of parameters of its contexts."""
         xllamacpp: Any = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: no comparison")
         (library,) = Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")
         self._c, self._vocab, self._length = _functions(library), vocab, context
+        self._settings = settings
         parameters = self._c.llama_model_default_params()
         parameters.n_gpu_layers, parameters.load_mtp = 0, True
         self._model = self._c.llama_model_load_from_file(str(path).encode(), parameters)
@@ -115,7 +117,7 @@ class LlamaSteps:
         parameters.n_threads = parameters.n_threads_batch = 1
         parameters.type_k = parameters.type_v = _TYPE_F32
         parameters.flash_attn_type = _NO_FLASH
-        for name, value in settings.items():
+        for name, value in (self._settings | settings).items():
             setattr(parameters, name, value)
         context = self._c.llama_init_from_model(self._model, parameters)
         assert context, "llama.cpp makes no context"

@@ -136,7 +136,7 @@ def test_a_comparison(engine: Callable[[str], Engine]) -> None:
     assert 0 < result.divergence.median < result.divergence.mean < 0.01 < 20 * result.divergence.max
     assert 0.9 < result.divergence.same_top < 1
     assert result.divergence.reference_nll == pytest.approx(score(exact, TEXT, CONTEXT).nll, rel=1e-12)
-    assert len(list(result.lines())) == 2
+    assert len(list(result.lines())) == 4
     assert result.as_json()["divergence"]["mean"] == result.divergence.mean
 
 
@@ -189,7 +189,7 @@ def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_pat
     file = tmp_path / "text.txt"
     file.write_text(TEXT)
     command = ["perplexity", tiny_gguf, "-f", file, "-c", CONTEXT, "-t", 1]
-    result = trigraph(*command, "--json", "--versus", "float32")
+    result = trigraph(*command, "--json", "--against", "float32")
     assert (result.status, result.err) == (0, "")
     content = json.loads(result.out)
     assert content["perplexity"] == pytest.approx(np.exp(content["nll"]))
@@ -200,19 +200,21 @@ def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_pat
     lines = trigraph("perplexity", tiny_gguf, "-f", "-", "-c", CONTEXT, "-t", 1, stdin=TEXT.encode())
     assert f"perplexity {content['perplexity']:.4f} +/- " in lines.out
     assert f"in the second halves of 1 window of {CONTEXT} |" in trigraph(*command, "--chunks", 1).out
-    one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--versus", tiny_gguf).out)
+    one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--against", tiny_gguf).out)
     assert (one["windows"], one["divergence"]["max"]) == (1, 0)
-    one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--rope-scaling", "yarn:4", "--versus", tiny_gguf).out)
+    one = json.loads(
+        trigraph(*command, "--json", "--chunks", 1, "--rope-scaling", "yarn:4", "--against", tiny_gguf).out
+    )
     assert one["divergence"]["max"] > 0
     assert_one_line_error(trigraph("perplexity", tiny_gguf), "Missing option")
     assert_one_line_error(trigraph("perplexity", tiny_gguf, "-f", tmp_path / "no.txt"), "no.txt: cannot be read")
     assert_one_line_error(trigraph(*command, "--chunks", 0), "--chunks is 0")
     assert_one_line_error(trigraph(*command, "--activations", "int7"), "int7")
-    assert_one_line_error(trigraph(*command, "--versus", tmp_path / "no.gguf"), "no.gguf")
+    assert_one_line_error(trigraph(*command, "--against", tmp_path / "no.gguf"), "no.gguf")
     assert_one_line_error(trigraph("perplexity", tiny_gguf, "-f", file, "-c", 99999), "context is 99999")
     package = tmp_path / "package"
     assert trigraph("export", tiny_gguf, "-o", package, "--reference").status == 0
-    refused = trigraph("perplexity", package, "-f", file, "--versus", "float32")
+    refused = trigraph("perplexity", package, "-f", file, "--against", "float32")
     assert_one_line_error(refused, "give the .gguf file instead")
 
 

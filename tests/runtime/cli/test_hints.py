@@ -98,6 +98,11 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["export", "x.gguf", "--hnorm", "streams"], "unknown option --hnorm: not needed"),
         (["export", "x.gguf", "--tower-activations", "int8"], "unknown option --tower-activations: not needed"),
         (["perplexity", "x.gguf", "--mtp", "y.gguf"], "unknown option --mtp: not needed: a score makes no drafts"),
+        (["perplexity", "x.gguf", "--versus", "float32"], "unknown option --versus: use --against"),
+        (
+            ["perplexity", "x.gguf", "--kl-divergence-base", "y"],
+            "--save-logits writes the file, and --against reads it",
+        ),
         (["inspect", "x.gguf", "--device", "cuda"], "unknown option --device: 'trigraph doctor --device' says whether"),
         (["serve", "--config", "{tmp}/old.toml"], "unknown option 'checkpoint-memory': cached states may take half"),
         (["export", "x.gguf", "-r", "y"], "unknown option -r: 'trigraph export --help' lists all"),
