@@ -91,10 +91,12 @@ def attention(
     k, v = np.concatenate([past[0], k]), np.concatenate([past[1], v])
 
     group = c.heads // c.kv_heads
-    scores = np.einsum("qhd,phd->hqp", q, np.repeat(k, group, axis=1)) / np.sqrt(c.head_dim)
+    by_head = q.transpose(1, 0, 2), np.repeat(k, group, axis=1).transpose(1, 2, 0)
+    scores = np.matmul(*by_head) / np.sqrt(c.head_dim)
     causal = np.arange(start + tokens) <= (start + np.arange(tokens))[:, None]
     scores = np.where(causal if seen is None else causal & seen, scores, -np.inf)
-    out = np.einsum("hqp,phd->qhd", softmax(scores), np.repeat(v, group, axis=1)) * sigmoid(gate)
+    weighted = softmax(scores) @ np.repeat(v, group, axis=1).transpose(1, 0, 2)
+    out = weighted.transpose(1, 0, 2) * sigmoid(gate)
     return out.reshape(tokens, -1) @ w(names.ATTN_OUTPUT).T, (k, v)
 
 
