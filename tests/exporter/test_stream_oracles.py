@@ -157,8 +157,9 @@ class BothChoices(StreamReference):
 def reference_rows(model: Model, tokens: Ids, edges: Edges) -> tuple[Rows, Rows, Rows]:
     reference, state = BothChoices(model, edges), StreamState()
     chunks = [reference.trunk(tokens[at : at + CHUNK], state) for at in range(0, len(tokens), CHUNK)]
-    hidden, logits = zip(*chunks, strict=True)
-    return tuple(np.concatenate(rows, dtype=np.float32) for rows in (hidden, logits, reference.other))
+    hidden, expected = zip(*chunks, strict=True)
+    rows = [np.concatenate(pieces, dtype=np.float32) for pieces in (hidden, expected, reference.other)]
+    return rows[0], rows[1], rows[2]
 
 
 def rows_of(steps: Steps, tokens: Ids) -> Rows:
