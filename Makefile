@@ -27,7 +27,15 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
 
 TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py tests/*/*/*/test_*.py))))
 
-.PHONY: run check test page tests/ray tests/page tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
+# Parts of folders, each with a process of its own as a folder has. Ray forks, and OpenBLAS has hung in a process after
+# that; the chat page is tested in a browser that is waited for; the others last as long as all else in their folder.
+tests/ray := $(wildcard tests/server/test_ray*.py)
+tests/page := $(wildcard tests/server/test_page*.py)
+tests/fake_cuda := $(wildcard tests/cuda/test_fake*.py)
+tests/oracles := $(wildcard tests/exporter/test_*oracles.py)
+PARTS := tests/ray tests/page tests/fake_cuda tests/oracles
+
+.PHONY: run check test ci page $(PARTS) tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
 
 run: $(PACKAGE)/manifest.json
 	@echo "Drafts in [brackets], rejected ones as ×; on a terminal, accepted ones are green and rejected ones red:"
@@ -40,14 +48,11 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	@$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
 # Each folder of tests in a process of its own, JOBS of them at once: many tests use one core only, and what the oracles
-# hold (PyTorch) goes with the process. Ray forks, and OpenBLAS has hung in a process after that; the chat page is tested in
-# a browser that is waited for. The longest come first.
+# hold (PyTorch) goes with the process. The longest come first, so that no core is idle at the end.
 JOBS ?= 2
-RAY_TESTS := $(wildcard tests/server/test_ray*.py)
-PAGE_TESTS := $(wildcard tests/server/test_page*.py)
-FIRST := $(addprefix tests/,cuda exporter server custom_ops promise page runtime/decoding models ray server/agents project \
-  $(addprefix runtime/,text engine receipt) tools)
-SUITES := $(FIRST) $(filter-out $(FIRST),$(TEST_FOLDERS))
+FIRST := $(addprefix tests/,cuda fake_cuda custom_ops promise oracles server exporter runtime/text project \
+  runtime/decoding page models runtime/audit runtime/engine runtime/images)
+SUITES := $(FIRST) $(filter-out $(FIRST),$(PARTS) $(TEST_FOLDERS))
 # Builds in tests are told nothing of these jobs. Oracles compute on one thread: more would only wait for each other.
 ONE_THREAD = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 PYTEST = MAKEFLAGS= $(ONE_THREAD) $(BIN)/python -m pytest $(if $(MARK),-m "$(MARK)")
@@ -60,17 +65,20 @@ else
 	@$(IN_TURNS) $(SUITES)
 endif
 
+# Lint and all tests side by side: mypy takes one core for minutes.
+ci: $(VENV)/.lint
+	@$(IN_TURNS) lint $(SUITES)
+
 # Every day: lint, types, and the tests that are quick, those of tests/runtime in one process. CUDA's compile first.
 check: $(VENV)/.lint
-	@$(IN_TURNS) tests/runtime lint $(filter-out tests/ray tests/cuda tests/runtime/%,$(SUITES)) MARK="not slow"
+	@$(IN_TURNS) tests/runtime lint $(filter-out tests/ray tests/cuda tests/fake_cuda tests/runtime/%,$(SUITES)) MARK="not slow"
 
 # Status 5: every test was left out.
-tests/ray: TESTED = $(RAY_TESTS)
-tests/page: TESTED = $(PAGE_TESTS)
 tests/runtime: TESTED = $(wildcard $@/*/test_*.py $@/*/*/test_*.py)
-$(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS) $(PAGE_TESTS),$(wildcard $@/test_*.py))
-tests/ray tests/page tests/runtime $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
-tests/ray tests/page tests/runtime $(TEST_FOLDERS):
+$(PARTS): TESTED = $($@)
+$(TEST_FOLDERS): TESTED = $(filter-out $(foreach part,$(PARTS),$($(part))),$(wildcard $@/test_*.py))
+$(PARTS) tests/runtime $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
+$(PARTS) tests/runtime $(TEST_FOLDERS):
 	@echo "$@"; $(PYTEST) $(TESTED) || [ $$? = 5 ]
 
 # What the chat page takes from npm: Markdown, formulas, the colours of code. Without node, a Python package has it.

@@ -91,10 +91,12 @@ def attention(
     k, v = np.concatenate([past[0], k]), np.concatenate([past[1], v])
 
     group = c.heads // c.kv_heads
-    scores = np.einsum("qhd,phd->hqp", q, np.repeat(k, group, axis=1)) / np.sqrt(c.head_dim)
+    by_head = q.transpose(1, 0, 2), np.repeat(k, group, axis=1).transpose(1, 2, 0)
+    scores = np.matmul(*by_head) / np.sqrt(c.head_dim)
     causal = np.arange(start + tokens) <= (start + np.arange(tokens))[:, None]
     scores = np.where(causal if seen is None else causal & seen, scores, -np.inf)
-    out = np.einsum("hqp,phd->qhd", softmax(scores), np.repeat(v, group, axis=1)) * sigmoid(gate)
+    weighted = softmax(scores) @ np.repeat(v, group, axis=1).transpose(1, 0, 2)
+    out = weighted.transpose(1, 0, 2) * sigmoid(gate)
     return out.reshape(tokens, -1) @ w(names.ATTN_OUTPUT).T, (k, v)
 
 
@@ -135,18 +137,20 @@ def gated_mlp(x: Array, gate: Array, up: Array, down: Array) -> Array:
 
 
 def mixture_of_experts(x: Array, w: Weights, c: ModelConfig, fused: bool) -> Array:
-    """The routed experts in the order of their weight, plus the gated shared expert."""
+    """The routed experts, each for the rows that chose it, plus the gated shared expert."""
     if fused:
         gate, up = np.split(w(names.FFN_GATE_UP_EXPS), 2, axis=1)
     else:
         gate, up = w(names.FFN_GATE_EXPS), w(names.FFN_UP_EXPS)
     down = w(names.FFN_DOWN_EXPS)
     probability = softmax(x @ w(names.FFN_GATE_INP).T)
+    chosen = np.argsort(-probability, axis=-1, kind="stable")[:, : c.experts_used]
+    scale = np.take_along_axis(probability, chosen, axis=-1)
+    if c.normalize_experts:
+        scale = scale / np.maximum(scale.sum(axis=-1, keepdims=True), MIN_EXPERT_SUM)
     out = np.zeros_like(x)
-    for t, p in enumerate(probability):
-        chosen = np.argsort(-p, kind="stable")[: c.experts_used]
-        scale = p[chosen] / max(p[chosen].sum(), MIN_EXPERT_SUM) if c.normalize_experts else p[chosen]
-        for s, e in zip(scale, chosen, strict=True):
-            out[t] += s * gated_mlp(x[t], gate[e], up[e], down[e])
+    for e in np.unique(chosen):
+        rows, places = np.nonzero(chosen == e)
+        out[rows] += scale[rows, places, None] * gated_mlp(x[rows], gate[e], up[e], down[e])
     shared = gated_mlp(x, w(names.FFN_GATE_SHEXP), w(names.FFN_UP_SHEXP), w(names.FFN_DOWN_SHEXP))
     return out + sigmoid(x @ w(names.FFN_GATE_INP_SHEXP))[:, None] * shared

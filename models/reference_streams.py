@@ -103,7 +103,7 @@ def seen_positions(
     keys = rotate(rms_norm(pooled, w(names.INDEXER_K_NORM), c.rms_eps)[:, None], of_groups)[:, 0]
     queries = (x @ w(names.INDEXER_Q).T).reshape(tokens, indexer.heads, indexer.head_dim)
     queries = rotate(rms_norm(queries, w(names.INDEXER_Q_NORM), c.rms_eps), turn)
-    scores = np.maximum(np.einsum("thd,gd->thg", queries, keys), 0).sum(axis=1)
+    scores = np.maximum(queries @ keys.T, 0).sum(axis=1)
     seen = np.zeros((tokens, places), bool)
     for row, place in enumerate(range(places - tokens, places)):
         whole = (place + 1) // indexer.group

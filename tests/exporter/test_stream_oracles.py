@@ -21,8 +21,10 @@ from support.llama_steps import LlamaSteps
 from support.small_streams import write_streams
 from support.transformers_streams import first_of_equal_groups, load_streams, streams_logits
 from trigraph.exporter import ExportOptions, export
-from trigraph.models import Model, open_model
-from trigraph.models.reference_streams import StreamReference, StreamState, best_groups
+from trigraph.models import Model, names, open_model
+from trigraph.models.reference import State
+from trigraph.models.reference_layers import Array, Rotation
+from trigraph.models.reference_streams import StreamReference, StreamState, best_groups, mix
 from trigraph.runtime import load
 from trigraph.runtime.execution.steps import Steps
 
@@ -94,7 +96,7 @@ class Case:
     hidden: Rows
     expected: Rows
     other: Rows
-    """The reference's hidden rows and logits, and its logits with the other group at the edge."""
+    """The reference's hidden rows and logits, and its logits of close rows with the other group at the edge."""
     edges: Edges
 
     def compare(self, found: Rows, *, by_rule: bool) -> None:
@@ -121,20 +123,43 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     steps = load(folder / "package", threads=2, context=context, sequences=1, device="cpu").steps
     tokens = np.random.default_rng(request.param).integers(0, steps.vocab, LENGTH + 1)
     model, edges = open_model(source), Edges()
-    hidden, expected = reference_rows(model, tokens[:-1], edges)
-    _, other = reference_rows(model, tokens[:-1], Edges(other=True))
+    hidden, expected, other = reference_rows(model, tokens[:-1], edges)
     found = Case(model, steps, tokens, rows_of(steps, tokens[:-1]), hidden, expected, other, edges)
     assert edges.tied[LAST_ROWS].tolist() == [False, False, False, request.param == 5, False]
     assert edges.zeros[2051] == 2 or not edges.tied[2051]
     return found
 
 
-def reference_rows(model: Model, tokens: Ids, edges: Edges) -> tuple[Rows, Rows]:
-    reference, state = StreamReference(model), StreamState()
-    with edges.seen():
-        chunks = [reference.trunk(tokens[at : at + CHUNK], state) for at in range(0, len(tokens), CHUNK)]
-    hidden, logits = zip(*chunks, strict=True)
-    return np.concatenate(hidden, dtype=np.float32), np.concatenate(logits, dtype=np.float32)
+class BothChoices(StreamReference):
+    """Computes the last layer, which alone has attention, with the other group at the edge too."""
+
+    def __init__(self, model: Model, edges: Edges) -> None:
+        super().__init__(model)
+        self.edges = edges
+        self.other: list[Rows] = []
+        """Logits of each piece, as its close rows are to have them; NaN in pieces without."""
+
+    def _streams_block(self, layer: int, recurrent: bool, x: Array, state: State, turn: Rotation) -> Array:
+        if recurrent:
+            return super()._streams_block(layer, recurrent, x, state, turn)
+        before = StreamState(dict(state.past))
+        with self.edges.seen():
+            out = super()._streams_block(layer, recurrent, x, state, turn)
+        self.other.append(np.full((len(x), self.config.vocab), np.nan))
+        if self.edges.close[-len(x) :].any():
+            with Edges(other=True).seen():
+                row = super()._streams_block(layer, recurrent, x, before, turn)
+            mixed, _ = mix(row, [self._tensor(name) for name in names.OUTPUT_MIXER], self.config)
+            self.other[-1] = mixed @ self._output().T
+        return out
+
+
+def reference_rows(model: Model, tokens: Ids, edges: Edges) -> tuple[Rows, Rows, Rows]:
+    reference, state = BothChoices(model, edges), StreamState()
+    chunks = [reference.trunk(tokens[at : at + CHUNK], state) for at in range(0, len(tokens), CHUNK)]
+    hidden, expected = zip(*chunks, strict=True)
+    rows = [np.concatenate(pieces, dtype=np.float32) for pieces in (hidden, expected, reference.other)]
+    return rows[0], rows[1], rows[2]
 
 
 def rows_of(steps: Steps, tokens: Ids) -> Rows:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EMULATOR = ROOT / "build" / "cuda_emulator"
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keeps other processes of tests from building there."""
+    out.parent.mkdir(exist_ok=True)
+    with out.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def build(source: str, out: Path, *options: str) -> None:
@@ -27,8 +39,9 @@ def build(source: str, out: Path, *options: str) -> None:
 
 def build_emulator(operator_library: Path) -> Path:
     """A folder with the CUDA library, and the CPU library that exports need."""
-    build("cuda/emulator", EMULATOR)
-    copy = EMULATOR / "copy"
-    shutil.copy(operator_library, copy)
-    copy.replace(EMULATOR / operator_library.name)  # not written in place: this process may have it open
+    with alone(EMULATOR):
+        build("cuda/emulator", EMULATOR)
+        copy = EMULATOR / "copy"
+        shutil.copy(operator_library, copy)
+        copy.replace(EMULATOR / operator_library.name)  # not written in place: this process may have it open
     return EMULATOR

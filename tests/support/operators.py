@@ -5,6 +5,7 @@ The environment variable TRIGRAPH_TEST_LIBRARY chooses the operator library: cpu
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,8 @@ class _Device:
     """Where a library's operators run, and the errors that they report there."""
 
     def __init__(self, library: str) -> None:
-        self._library = CudaLibrary(library_path(library)) if library == "cuda" else None
+        self.path = library_path(library)
+        self._library = CudaLibrary(self.path) if library == "cuda" else None
         self.provider = self._library.provider if self._library else "CPUExecutionProvider"
         if self.provider == PROVIDER:
             ort.preload_dlls()  # CUDA's libraries as pip installs them
@@ -99,9 +101,20 @@ class _Device:
             self._library.wait()
 
 
+@cache
+def _device(library: str, folder: str | None) -> _Device:
+    """Of that TRIGRAPH_LIBRARY_DIR."""
+    return _Device(library)
+
+
+def device(library: str) -> _Device:
+    """Made once: to find a library, the versions of installed packages are read."""
+    return _device(library, os.environ.get("TRIGRAPH_LIBRARY_DIR"))
+
+
 def provider(library: str = LIBRARY) -> str:
     """The execution provider of a library's kernels."""
-    return _Device(library).provider
+    return device(library).provider
 
 
 class Operator:
@@ -123,7 +136,7 @@ class Operator:
         alias: Mapping[int, int] | None = None,
         library: str = LIBRARY,
     ) -> None:
-        self.device = _Device(library)
+        self.device = device(library)
         self.alias = dict(alias or {})
         self.output_types = [np.dtype(t) for t in output_types]
         names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
@@ -153,7 +166,7 @@ class Operator:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other tests run beside this one
         options.log_severity_level = 4
         options.enable_cpu_mem_arena = False  # each output in memory of its own: a sanitizer sees a step past its end
-        options.register_custom_ops_library(str(library_path(library)))
+        options.register_custom_ops_library(str(self.device.path))
         self.names, self.outs = names, outs
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=[self.device.provider])
 

@@ -14,11 +14,10 @@ from onnx import helper
 
 from support.attention_step import Heads, make_step
 from support.block_weights import activations, weights
-from support.operators import ONNX_TYPE, provider, same_bits
+from support.operators import ONNX_TYPE, device, provider, same_bits
 from support.row_bits import portable_kernels
-from trigraph.custom_ops import DOMAIN, library_path
+from trigraph.custom_ops import DOMAIN
 from trigraph.runtime.device.cuda.fusion import fuse
-from trigraph.runtime.device.cuda.library import CudaLibrary
 
 Arrays = Mapping[str, Any]
 MIXED = ("F32", "F32", "Q8_0", "Q4_K")
@@ -44,14 +43,14 @@ def session_of(model: onnx.ModelProto, library: str) -> ort.InferenceSession:
     """A session with that library's kernels."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.register_custom_ops_library(str(library_path(library)))
+    options.register_custom_ops_library(str(device(library).path))
     return ort.InferenceSession(model.SerializeToString(), options, providers=[provider(library)])
 
 
 def run(session: ort.InferenceSession, inputs: Arrays, outputs: Iterable[str]) -> list[Any]:
     """One run, and what kernels then report."""
     result = list(session.run(list(outputs), dict(inputs)))
-    CudaLibrary(library_path("cuda")).wait()
+    device("cuda").raise_device_error()
     return result
 
 

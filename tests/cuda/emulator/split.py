@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from support.expert_layer import SHAPES, Layer, name_of
-from support.operators import ONNX_TYPE, provider, same_bits
+from support.operators import ONNX_TYPE, device, provider, same_bits
 from support.row_bits import portable_kernels
-from trigraph.custom_ops import DOMAIN, host_experts, library_path
+from trigraph.custom_ops import DOMAIN, host_experts
 from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.device.parts.experts import CUDA_DOMAIN, SPLIT
 
@@ -38,11 +38,11 @@ def model_of(domain: str, op_type: str, inputs: Arrays, names: list[str], **attr
 
 def run(model: onnx.ModelProto, library: str, inputs: Arrays) -> NDArray[Any]:
     """Two runs, and what kernels report."""
-    functions = CudaLibrary(library_path("cuda"))
+    functions = CudaLibrary(device("cuda").path)
     functions.use_host_experts(host_experts())
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.register_custom_ops_library(str(library_path(library)))
+    options.register_custom_ops_library(str(device(library).path))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=[provider(library)])
     first, second = (np.asarray(session.run(["y"], inputs)[0]) for _ in range(2))
     functions.wait()

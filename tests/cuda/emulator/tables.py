@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from support.block_weights import random_blocks
-from support.operators import ONNX_TYPE, provider, same_bits
-from trigraph.custom_ops import DOMAIN, library_path, read_rows
+from support.operators import ONNX_TYPE, device, provider, same_bits
+from trigraph.custom_ops import DOMAIN, read_rows
 from trigraph.custom_ops.block_gather.reference import block_gather
 from trigraph.models.names import NGRAM_TABLE
 from trigraph.runtime.device.cuda.library import CudaLibrary
@@ -40,10 +40,10 @@ def session_of(table: NDArray[Any], quant: str, threads: int) -> ort.InferenceSe
     keep_tables(model, threads)
     assert [node.op_type for node in model.graph.node] == ["HostBlockGather", "BlockGather"]
     assert host_tables(model.graph) == {NGRAM_TABLE}
-    CudaLibrary(library_path("cuda")).use_read_rows(read_rows())
+    CudaLibrary(device("cuda").path).use_read_rows(read_rows())
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.register_custom_ops_library(str(library_path("cuda")))
+    options.register_custom_ops_library(str(device("cuda").path))
     return ort.InferenceSession(model.SerializeToString(), options, providers=[provider("cuda")])
 
 
@@ -56,7 +56,7 @@ def test_rows(quant: str, threads: int) -> None:
         if quant != "F32"
         else np.random.default_rng(0).standard_normal((ROWS, 160), dtype=np.float32)
     )
-    session, functions = session_of(table, quant, threads), CudaLibrary(library_path("cuda"))
+    session, functions = session_of(table, quant, threads), CudaLibrary(device("cuda").path)
     for seed, count in enumerate((16, 64, 16, 1, 0, 259, 4800, 64)):
         ids = np.random.default_rng(seed).integers(0, ROWS, count)
         ids[-1:] = ROWS - 1
@@ -70,7 +70,7 @@ def test_rows(quant: str, threads: int) -> None:
 def test_rows_that_the_table_lacks(bad: int) -> None:
     """Nothing is read there; the next call is right again."""
     table = random_blocks("Q5_0", ROWS, BLOCKS, 0)
-    session, functions = session_of(table, "Q5_0", 2), CudaLibrary(library_path("cuda"))
+    session, functions = session_of(table, "Q5_0", 2), CudaLibrary(device("cuda").path)
     with pytest.raises(Exception, match=rf"BlockGather: input ids\[2\] is {bad}, outside the 700 rows of the table"):
         session.run(["y_0"], {"ids": np.array([1, 2, bad])})
         functions.wait()
