@@ -38,7 +38,7 @@ from hostile.seen import Seen
 from hostile.steady import Gap, watch
 
 from replicas import Server, requests, server, streamed
-from support.ray_cluster import processes, replica_ids
+from support.ray_cluster import MARK, processes, replica_ids
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling, load
@@ -168,7 +168,9 @@ class Soak:
         ours, theirs = context.Pipe(duplex=False)
         asked = (self.server.address, self.bodies, STEADY, ANSWER_SECONDS, theirs)
         process = context.Process(target=watch, args=asked, daemon=True)
+        mark = os.environ.pop(MARK)  # it is none of the server's
         process.start()
+        os.environ[MARK] = mark
         theirs.close()
         loop.add_reader(ours.fileno(), self._hear, ours)
         try:
