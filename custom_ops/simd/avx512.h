@@ -13,7 +13,9 @@ inline Part load_part(const float* p) { return _mm512_loadu_ps(p); }
 // In a register: GCC would load what is used several times as often.
 inline Part load_once(const float* p) {
   Part x = load_part(p);
+#if defined(__AVX512F__)  // no register holds it where AVX2 stands in for it
   asm("" : "+v"(x));
+#endif
   return x;
 }
 inline void store_part(float* p, Part x) { _mm512_storeu_ps(p, x); }
