@@ -13,8 +13,8 @@ def block_matmul(
 ) -> NDArray[np.float32]:
     """y [T, N] = x [T, D] @ W^T for a weight [N, row bytes] of blocks (or [N, D] of F32, F16 or BF16 bits).
 
-    BlockMatMul does so for up to four weights. With int8 activations each group of elements of a row of x is replaced by
-    `scale * code` first; F32, F16 and BF16 weights always meet float32 activations. Sums are float64 here: a kernel
+    BlockMatMul does so for up to four weights. With int8 activations each group of elements of a row of x is replaced
+    by `scale * code` first; F32, F16 and BF16 weights always meet float32 activations. Sums are float64 here: a kernel
     differs by its float32 rounding.
     """
     if activations == "int8" and type not in PLAIN_TYPES:

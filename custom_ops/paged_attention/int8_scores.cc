@@ -80,9 +80,7 @@ bool evenly_spaced(const Q8* const* entries, int64_t count, int64_t stride) {
 
 }  // namespace
 
-int64_t int8_query_floats(int64_t width) {
-  return int8_bytes<Int8Blocks>(width) / static_cast<int64_t>(sizeof(float));
-}
+int64_t int8_query_floats(int64_t width) { return int8_bytes<Int8Blocks>(width) / static_cast<int64_t>(sizeof(float)); }
 
 void round_query(const float* q, int64_t width, float* out) { prepare_int8<Int8Blocks>(q, width, out); }
 

@@ -88,7 +88,7 @@ inline bool factors_of(uint32_t largest, float* inverse, float* scale) {
   return finite;
 }
 #if !defined(TRIGRAPH_ISA_avx512) && !defined(TRIGRAPH_ISA_avx2)
-// The same of each 32 elements of a super-block, by bits.
+// Factors of each 32 elements of a super-block; returns a bit for each that is finite.
 inline unsigned factors_of_runs(const float* x, float* inverse, float* scale) {
   unsigned finite = 0;
   for (unsigned i = 0; i < kSuper / 32; ++i)

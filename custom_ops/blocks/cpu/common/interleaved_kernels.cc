@@ -21,8 +21,11 @@ void interleaved_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t
 
 template <class F>
 constexpr RowKernel interleaved(const char* type) {
-  return {
-      {type, F::kDType, F::kBlock, F::kBytes, kRowLanes}, int8_bytes<Int8Of<F>>, prepare_int8<Int8Of<F>>, interleaved_product<F>, nullptr};
+  return {{type, F::kDType, F::kBlock, F::kBytes, kRowLanes},
+          int8_bytes<Int8Of<F>>,
+          prepare_int8<Int8Of<F>>,
+          interleaved_product<F>,
+          nullptr};
 }
 const RowKernel* find_interleaved_kernel(const std::string& type) {
   static constexpr RowKernel kKernels[] = {interleaved<Q4_K>(TRIGRAPH_INTERLEAVED(Q4_K)),

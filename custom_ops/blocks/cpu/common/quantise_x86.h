@@ -34,7 +34,7 @@ uint32_t largest_bits(const float* x) {
   return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1))));
 }
 
-// What activations.h says of the eight runs of a super-block.
+// Factors of the eight runs of a super-block, as activations.h defines them.
 inline unsigned factors_of_runs(const float* x, float* inverse, float* scale) {
   const auto most = [x](int run) {
     __m256i bits = _mm256_setzero_si256();
