@@ -61,12 +61,11 @@ __device__ __forceinline__ void meet_bulk(const TileStep& step, const ExpertTask
     const int stage = tile % place.stages;
     float chain[4] = {};
     const char* codes = x + walk.tiles[tile].x * x_bytes;
-    const auto* scales = reinterpret_cast<const float*>(codes + steps * Int8Row::kStride);
     const auto* rows = reinterpret_cast<const uint8_t*>(ring) + stage * place.bytes + lane / 4 * place.stride;
     stages.there[stage].await(tile / place.stages);
     for (int at = walk.begin<F>(); at < steps; at += walk.stride<F>()) {
       const char* super = codes + at * Int8Row::kStride;
-      const float* scale = scales + at * Int8Row::kScales + (kPieces<F> > 1 ? walk.chain : 0);
+      const float* scale = reinterpret_cast<const float*>(super + Int8Row::kScales) + (kPieces<F> > 1 ? walk.chain : 0);
       const float* x_scale[2] = {scale, scale};
       constexpr int kSuperBytes = kSuper / F::kBlock * F::kBytes;
       const uint8_t* upper = rows + at * kSuperBytes + (kPieces<F> > 1 ? walk.chain * F::kBytes : 0);
@@ -102,10 +101,10 @@ __global__ void __launch_bounds__(kFewThreads, kBulkBlocks) bulk_experts(const _
   const TilePlace place(task);
   char *ring = shared_memory(), *rows = ring + kBulkRing;
   auto* sums = reinterpret_cast<float*>(rows + all.rows_bytes);
-  const auto x_bytes = static_cast<int>(Int8Row::bytes(work.steps * kSuper));
+  const auto x_bytes = static_cast<int>(Int8Row::apart(work.steps * kSuper));
   for (int tile = threadIdx.x / kWarp; tile < place.stages; tile += kFewWarps)
     ask_tile(step, place, tile, ring, stages);
-  const bool prepared = ask_prepared(all, work, rows, x_bytes);
+  const bool prepared = ask_prepared(all, work, rows);
   await_makers(all, work);
   if (prepared)
     await_copies(0);

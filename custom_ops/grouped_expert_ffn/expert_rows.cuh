@@ -8,10 +8,11 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 // Begins to copy the block's row of activations, where it is prepared: whether it is.
-__device__ __forceinline__ bool ask_prepared(const FewExperts& all, const Work& work, char* rows, int x_bytes) {
+__device__ __forceinline__ bool ask_prepared(const FewExperts& all, const Work& work, char* rows) {
   if (work.kind != Work::kMaker || !all.prepared) return false;
-  for (int i = threadIdx.x; i < x_bytes / 16; i += kFewThreads)
-    copy_ahead(rows + 16 * i, all.prepared + (2 * int64_t{work.token} + all.gate.by_runs) * x_bytes + 16 * i);
+  const auto bytes = static_cast<int>(Int8Row::bytes(all.width));
+  const char* form = all.prepared + (2 * int64_t{work.token} + all.gate.by_runs) * bytes;
+  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * kFewThreads) copy_ahead(rows + i, form + i);
   end_copies();
   return true;
 }

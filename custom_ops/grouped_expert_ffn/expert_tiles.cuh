@@ -149,7 +149,6 @@ __device__ __forceinline__ void meet(ExpertWalk& walk, char* ring, int stages, c
   for (int tile = threadIdx.x / kWarp / walk.chains; tile < walk.count; tile += walk.groups) {
     float chain[4] = {};
     const char* codes = x + walk.tiles[tile].x * x_bytes;
-    const auto* scales = reinterpret_cast<const float*>(codes + walk.steps * Int8Row::kStride);
     for (int step = walk.begin<F>(); step < walk.steps; step += walk.stride<F>()) {
       await_copies(stages - 1);
       __syncwarp();
@@ -157,7 +156,7 @@ __device__ __forceinline__ void meet(ExpertWalk& walk, char* ring, int stages, c
       const uint8_t *p = walk.block<F>(tile, step), *upper = block + shift_of<F>(p),
                     *lower = block + 8 * kTileStride<F> + shift_of<F>(p + walk.eight_rows);
       const char* super = codes + step * Int8Row::kStride;
-      const float* scale = scales + step * Int8Row::kScales + (kPieces<F> > 1 ? walk.chain : 0);
+      const float* scale = reinterpret_cast<const float*>(super + Int8Row::kScales) + (kPieces<F> > 1 ? walk.chain : 0);
       const float* x_scale[2] = {scale, scale};
       if constexpr (kPieces<F> > 1)
         meet_pieces<F, true>(upper, lower, walk.steps - step, super + walk.chain * kRun, x_scale, chain);

@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
   char *ring = shared_memory() + threadIdx.x / kWarp * all.ring_bytes,
        *rows = shared_memory() + kFewWarps * all.ring_bytes;
   auto* sums = reinterpret_cast<float*>(rows + all.rows_bytes);
-  const auto x_bytes = static_cast<int>(Int8Row::bytes(work.steps * kSuper));
-  const bool prepared = ask_prepared(all, work, rows, x_bytes);
+  const auto x_bytes = static_cast<int>(Int8Row::apart(work.steps * kSuper));
+  const bool prepared = ask_prepared(all, work, rows);
   ExpertWalk walk(step, task);
   int stages = 0;
   with_type(task.type, Types<F...>(), [&](auto type) {
@@ -64,7 +64,7 @@ void launch_experts(FewExperts all, cudaStream_t stream, Types<F...>) {
   all.makers = all.sharing + k * all.parts;
   all.takers = all.width / kTile / all.taken;
   all.ring_bytes = 2 * kStageBytes;
-  all.rows_bytes = static_cast<int>(std::max(form_bytes(all.width), k * form_bytes(all.ffn)));
+  all.rows_bytes = static_cast<int>(std::max(Int8Row::apart(all.width), k * Int8Row::apart(all.ffn)));
   const int sums = std::max({2 * all.made * all.gate.chains, all.shared.data ? kSharedTiles * all.shared.chains : 0,
                              all.taken * k * all.down.chains});
   const auto blocks = static_cast<unsigned>(all.tokens * (all.makers + all.takers));
@@ -84,7 +84,7 @@ ExpertTask::ExpertTask(const ProductKernel& kernel, const uint8_t* data, int64_t
 
 bool FewExperts::fit(int64_t tokens, int64_t k, int64_t width, int64_t ffn) {
   return k <= kMostSlots && tokens * k <= kMost && width % kSuper == 0 && ffn % kSuper == 0 &&
-         std::max(form_bytes(width), k * form_bytes(ffn)) <= kMostRowsBytes;
+         std::max(Int8Row::apart(width), k * Int8Row::apart(ffn)) <= kMostRowsBytes;
 }
 
 void FewExperts::launch(cudaStream_t stream) { launch_experts(*this, stream, CommonTypes()); }

@@ -82,8 +82,8 @@ __device__ __forceinline__ void finish_row(const Norm& norm, const float* staged
         if (also) also[at] = value[k];
       }
     }
-    if (supers) quantise(value, both, super, false, supers);
-    if (runs) quantise(value, both, super, true, runs);
+    if (supers) quantise(value, super, false, supers);
+    if (runs) quantise(value, super, true, runs);
   }
 }
 

@@ -11,24 +11,23 @@ constexpr int kSuper = 256;
 
 __host__ __device__ constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// A form of a row as int8: super-blocks of codes, each with the sums of 16 codes behind it, then the scales of each 32
-// codes, which all those of a super-block share in the form of kBySupers.
+// A form of a row as int8: super-blocks of codes, each with the sums of 16 codes behind it, and then with the scales of
+// 32, which are all the same in the form of kBySupers.
 struct Int8Row {
-  static constexpr int kStride = kSuper + kSuper / 16 * 2, kScales = kSuper / 32;
+  static constexpr int kScales = kSuper + kSuper / 16 * 2, kStride = kScales + kSuper / 32 * 4;  // bytes
   char* data;
-  int supers;
-  __device__ Int8Row(const void* prepared, int64_t width)
-      : data(static_cast<char*>(const_cast<void*>(prepared))),
-        supers(static_cast<int>((width + kSuper - 1) / kSuper)) {}
-  // Codes and both sums of 32 elements.
+  __device__ explicit Int8Row(const void* form) : data(static_cast<char*>(const_cast<void*>(form))) {}
+  // Codes, both sums, and the scale of 32 elements.
   __device__ int8_t* codes(int run) const { return reinterpret_cast<int8_t*>(data + run / 8 * kStride + run % 8 * 32); }
   __device__ int16_t* sums(int run) const {
     return reinterpret_cast<int16_t*>(data + run / 8 * kStride + kSuper + run % 8 * 4);
   }
-  __device__ float* scales() const { return reinterpret_cast<float*>(data + supers * kStride); }
-  __host__ __device__ static constexpr int64_t bytes(int64_t width) {
-    return (width + kSuper - 1) / kSuper * (kStride + kScales * static_cast<int64_t>(sizeof(float)));
+  __device__ float* scale(int run) const {
+    return reinterpret_cast<float*>(data + run / 8 * kStride + kScales + run % 8 * 4);
   }
+  __host__ __device__ static constexpr int64_t bytes(int64_t width) { return (width + kSuper - 1) / kSuper * kStride; }
+  // From a row in shared memory to the next: what eight rows have is in all banks.
+  __host__ __device__ static constexpr int64_t apart(int64_t width) { return round_up(bytes(width), 128) + 16; }
 };
 
 // A lane's eight elements of a super-block of a row, whose width is a multiple of eight.
@@ -43,10 +42,9 @@ __device__ __forceinline__ void load_eight(const Source& x, int64_t width, int64
 // One super-block of a form of a row by a warp: codes in [-127, 127], rounded to nearest even. What shares a scale and
 // is not finite gets one of NaN, so that its products are NaN too; where the largest magnitude is at most 1e-36, it
 // counts as zero, for the reciprocal must be finite. `value`: of load_eight.
-__device__ __forceinline__ void quantise(const float* value, int64_t width, int64_t super, bool by_runs,
-                                         char* prepared) {
+__device__ __forceinline__ void quantise(const float* value, int64_t super, bool by_runs, char* prepared) {
   const int lane = threadIdx.x % kWarp;
-  const Int8Row out(prepared, width);
+  const Int8Row out(prepared);
   uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(value[i]) & 0x7fffffffu);
@@ -70,7 +68,7 @@ __device__ __forceinline__ void quantise(const float* value, int64_t width, int6
   reinterpret_cast<uint2*>(out.codes(run))[lane] = make_uint2(word[0], word[1]);
   if (lane % 2 == 0) out.sums(run)[lane / 2] = static_cast<int16_t>(sum);
   if (lane % 4 == 0)
-    out.scales()[run + lane / 4] = finite ? (zero ? 0.0f : magnitude / 127.0f) : __uint_as_float(0x7fc00000u);
+    *out.scale(run + lane / 4) = finite ? (zero ? 0.0f : magnitude / 127.0f) : __uint_as_float(0x7fc00000u);
 }
 
 // What is prepared: rows as they are, silu(gate) * up, or silu(scale * gate).
@@ -123,8 +121,8 @@ __global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t fo
   float value[8];
   load_eight(x.row(row * width), width, super, value);
   char* first = prepared + 2 * row * form_bytes;
-  if (forms & kBySupers) quantise(value, width, super, false, first);
-  if (forms & kByRuns) quantise(value, width, super, true, first + form_bytes);
+  if (forms & kBySupers) quantise(value, super, false, first);
+  if (forms & kByRuns) quantise(value, super, true, first + form_bytes);
 }
 
 template <class Source>

@@ -22,7 +22,7 @@ FewTasks::FewTasks(const float* x, int64_t width, int64_t m)
     : task{}, x(x), width(width), m(static_cast<int>(m)), count(0), blocks(0), forms(kNoForm), ring_bytes(0) {}
 
 bool FewTasks::fit(int64_t width, int64_t m) {
-  return m <= kMostRows && static_cast<size_t>(m * form_bytes(width)) <= kFewBytes;
+  return m <= kMostRows && static_cast<size_t>(m * Int8Row::apart(width)) <= kFewBytes;
 }
 
 bool FewTasks::fit_norm(int64_t width) { return width * sizeof(float) <= kFewBytes; }
@@ -36,7 +36,7 @@ void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t row
   forms |= kernel.form;
 }
 
-int64_t FewTasks::rows_bytes() const { return forms ? m * form_bytes(width) : 0; }
+int64_t FewTasks::rows_bytes() const { return forms ? m * Int8Row::apart(width) : 0; }
 
 size_t FewTasks::share(int64_t other_bytes) {
   int64_t bytes = 0;

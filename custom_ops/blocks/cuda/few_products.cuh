@@ -37,7 +37,7 @@ __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t w
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int task = first + i * kFewWarps;
-      if (task < all) quantise(value[i], width, task % supers, by_runs, prepared + task / supers * x_bytes);
+      if (task < all) quantise(value[i], task % supers, by_runs, prepared + task / supers * x_bytes);
     }
   }
 }
@@ -47,11 +47,11 @@ __device__ __forceinline__ int first_row(const FewTask& task) {
   return (static_cast<int>(blockIdx.x) - task.first_block) * task.rounds * task.at_once;
 }
 
-// Prepared rows x(0) to x(count - 1) to shared memory, by a whole block.
+// Forms of rows x(0) to x(count - 1) to shared memory, by a whole block.
 template <class Row>
-__device__ __forceinline__ void copy_rows(const Row& x, int count, int64_t x_bytes, char* to) {
+__device__ __forceinline__ void copy_rows(const Row& x, int count, int64_t width, int64_t x_bytes, char* to) {
   constexpr int kTogether = 4;  // rows
-  const int of_row = static_cast<int>(x_bytes / sizeof(uint4));
+  const int of_row = static_cast<int>(Int8Row::bytes(width) / sizeof(uint4));
   for (int at = threadIdx.x; at < of_row; at += kFewThreads)
     for (int first = 0; first < count; first += kTogether) {
       uint4 value[kTogether];
@@ -170,8 +170,9 @@ __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
 
 // Prepared rows as the block needs them for a weight, to shared memory.
 __device__ __forceinline__ void copy_form(const FewTasks& tasks, const FewTask& task, int64_t x_bytes, char* to) {
-  const char* first = tasks.prepared + (task.form == kByRuns ? x_bytes : 0);
-  copy_rows([&](int i) { return first + 2 * i * x_bytes; }, tasks.m, x_bytes, to);
+  const int64_t bytes = Int8Row::bytes(tasks.width);
+  const char* first = tasks.prepared + (task.form == kByRuns ? bytes : 0);
+  copy_rows([&](int i) { return first + 2 * i * bytes; }, tasks.m, tasks.width, x_bytes, to);
 }
 
 // The rows of x as the block needs them for a weight, in shared memory.
@@ -267,7 +268,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
 
 template <class... F>
 void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = form_bytes(tasks.width);
+  const int64_t x_bytes = Int8Row::apart(tasks.width);
   const size_t shared = tasks.share(tasks.rows_bytes());
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   const auto kernel = tasks.m <= kFirstRows ? few_products<kFirstRows, F...> : few_products<kMostRows, F...>;

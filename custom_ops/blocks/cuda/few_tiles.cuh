@@ -141,10 +141,9 @@ __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring
   char* ring = rings + warp * ring_bytes;
   const int last = max(count, 1) - 1;
   const char* codes = x + min(g, last) * x_bytes;
-  const float* scales[2];
+  const char* scales[2];
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
-    scales[i] = reinterpret_cast<const float*>(x + min(2 * t + i, last) * x_bytes + walk.steps * Int8Row::kStride);
+  for (int i = 0; i < 2; ++i) scales[i] = x + min(2 * t + i, last) * x_bytes + Int8Row::kScales;
   for (int round = 0, slot = 0; walk.first + round * walk.at_once < walk.end; ++round) {
     const int base = walk.first + round * walk.at_once, row = base + walk.group * kTile;
     float chain[4] = {};
@@ -157,8 +156,9 @@ __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring
         block[half] = reinterpret_cast<const uint8_t*>(ring) + slot * kSlot<F> + (g + 8 * half) * kTileStride<F> +
                       shift_of<F>(walk.block<F>(row + g + 8 * half, step));
       const char* super = codes + step * Int8Row::kStride;
-      const int at = step * Int8Row::kScales + (kPieces<F> > 1 ? walk.chain : 0);
-      const float* x_scale[2] = {scales[0] + at, scales[1] + at};
+      const int at = step * Int8Row::kStride + (kPieces<F> > 1 ? walk.chain * 4 : 0);
+      const float* x_scale[2] = {reinterpret_cast<const float*>(scales[0] + at),
+                                 reinterpret_cast<const float*>(scales[1] + at)};
       if constexpr (kPieces<F> > 1)
         meet_pieces<F>(block[0], block[1], walk.steps - step, super + walk.chain * kRun, x_scale, chain);
       else

@@ -60,18 +60,18 @@ __device__ __forceinline__ void bring_rows(const FewTasks& tasks, const FewTask&
 // them, in both.
 __device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool keeps, bool by_runs, int x_bytes,
                                               float* staged, float* factor, char* prepared) {
-  const int both = static_cast<int>(norm.both());
+  const int both = static_cast<int>(norm.both()), bytes = static_cast<int>(norm.prepared_bytes / 2);
 #pragma unroll 1
   for (int row = 0; row < count; ++row) {
     float* own = staged + row * both;
     begin_row<kFewThreads>(norm, row, keeps, own, factor);
-    char *own_form = prepared + row * x_bytes, *kept = keeps ? norm.prepared + 2 * row * x_bytes : nullptr;
-    char* other = kept ? kept + (by_runs ? 0 : x_bytes) : nullptr;
+    char *own_form = prepared + row * x_bytes, *kept = keeps ? norm.prepared + 2 * row * bytes : nullptr;
+    char* other = kept ? kept + (by_runs ? 0 : bytes) : nullptr;
     finish_row<kFewThreads>(norm, own, factor, own, keeps ? norm.y + int64_t{row} * both : nullptr,
                             by_runs ? other : own_form, by_runs ? own_form : other);
     __syncthreads();
-    for (int i = threadIdx.x; keeps && i < x_bytes / 16; i += kFewThreads)
-      reinterpret_cast<uint4*>(kept + (by_runs ? x_bytes : 0))[i] = reinterpret_cast<const uint4*>(own_form)[i];
+    for (int i = threadIdx.x; keeps && i < bytes / 16; i += kFewThreads)
+      reinterpret_cast<uint4*>(kept + (by_runs ? bytes : 0))[i] = reinterpret_cast<const uint4*>(own_form)[i];
   }
 }
 
@@ -122,10 +122,11 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   await_previous();
   arrivals.make([&](int row) {
     const Plain x{tasks.x + row * tasks.width};
+    const int64_t bytes = Int8Row::bytes(tasks.width);
 #pragma unroll 1
     for (int form = 0; form < 2; ++form)
       if (tasks.forms >> form & 1)
-        quantise_rows<2>([&](int) { return x; }, 1, tasks.width, form == 1, x_bytes, made + (2 * row + form) * x_bytes);
+        quantise_rows<2>([&](int) { return x; }, 1, tasks.width, form == 1, bytes, made + (2 * row + form) * bytes);
   });
   meet_few<kMost, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
                                 [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
 
 template <class... F>
 void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = form_bytes(tasks.width);
+  const int64_t x_bytes = Int8Row::apart(tasks.width);
   const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float)), own = tasks.m * (x_bytes + staged);
   if (tasks.m <= kFirstRows && own <= kAloneBytes) {
     const size_t shared = tasks.share(own);
@@ -149,7 +150,7 @@ void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStr
 
 template <class... F>
 void launch_quantised(FewTasks tasks, char* prepared, unsigned* counters, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = form_bytes(tasks.width);
+  const int64_t x_bytes = Int8Row::apart(tasks.width);
   const size_t shared = tasks.share(tasks.rows_bytes());
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};
   launch_step(tasks.m, quantised_products<kMostRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared,

@@ -46,13 +46,12 @@ struct Stage {
     for (int i = thread; i < rows * kPieces; i += threads) {
       const int at = i / kPieces, piece = i % kPieces, step = kWhole<F> ? first : first + piece / 2 * apart;
       const char* from = kWhole<F> ? x[at] + int64_t{step} * Int8Row::kStride + piece * 16
-                                   : reinterpret_cast<const char*>(Int8Row(x[at], width).codes(step)) + piece % 2 * 16;
+                                   : reinterpret_cast<const char*>(Int8Row(x[at]).codes(step)) + piece % 2 * 16;
       if (step < steps) copy_ahead(row[at] + piece * 16, from);
     }
     for (int i = thread; i < rows * kFactors; i += threads) {
       const int at = i / kFactors, step = first + i % kFactors * apart;
-      if (step < steps)
-        copy_word_ahead(&factor[at][i % kFactors], Int8Row(x[at], width).scales() + step * (kStep<F> / kRun));
+      if (step < steps) copy_word_ahead(&factor[at][i % kFactors], Int8Row(x[at]).scale(step * (kStep<F> / kRun)));
     }
   }
 };

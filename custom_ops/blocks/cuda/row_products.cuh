@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_run(const uint32_t* word, const int* scale, 
                                         const char* const* x, int64_t width, int* S, int* T) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
-    const Int8Row row(x[m], width);
+    const Int8Row row(x[m]);
     const uint4* packed = reinterpret_cast<const uint4*>(row.codes(at));
     const uint4 a = packed[0], b = packed[1];
     const uint32_t code[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
@@ -115,7 +115,7 @@ __device__ __forceinline__ void int8_products(const uint8_t* w, int64_t width, i
     for (int m = 0; m < M; ++m) {
       const int all = lane_sum(S[m], kShare<F>), second = kTwoSums<F> ? lane_sum(T[m], kShare<F>) : 0;
       if (!there) continue;
-      const float scale = Int8Row(x[m], width).scales()[step * (kStep<F> / kRun)];
+      const float scale = *Int8Row(x[m]).scale(step * (kStep<F> / kRun));
       chain[m] = fmaf(scale, scales.product(all, second), chain[m]);
     }
   }

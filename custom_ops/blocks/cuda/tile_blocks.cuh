@@ -165,7 +165,7 @@ __device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t*
     multiply_runs(a, b, dot);
 #pragma unroll
     for (int k = 0; k < 4; k += kAlone ? 2 : 1)
-      chain[k] = fmaf(x_scale[k % 2][i * Int8Row::kScales], F::d(p[k / 2]) * static_cast<float>(dot[k]), chain[k]);
+      chain[k] = fmaf(x_scale[k % 2][i * Int8Row::kStride / 4], F::d(p[k / 2]) * static_cast<float>(dot[k]), chain[k]);
   }
 }
 

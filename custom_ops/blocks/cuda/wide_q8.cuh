@@ -26,8 +26,7 @@ __device__ __forceinline__ void ask_q8(const ManyTask& task, const ManyTile<kWid
   for (int at = 16 * e; at < kSuper; at += 128)
     copy_ahead(stage.weights[row] + at, w + at), copy_ahead(stage.x.row[row] + at, x + at);
   if (e == 0) copy_ahead(stage.weights[row] + kSuper, w + kSuper);
-  copy_word_ahead(stage.factor[e] + row, tile.x[row] + steps * Int8Row::kStride +
-                                             (step * Int8Row::kScales + e) * static_cast<int>(sizeof(float)));
+  copy_word_ahead(stage.factor[e] + row, x + (Int8Row::kScales + 4 * e));
 }
 
 // The lane's word of a run's codes, `half` runs in.

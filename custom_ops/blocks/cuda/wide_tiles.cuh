@@ -48,9 +48,7 @@ __device__ __forceinline__ void ask_step(const ManyTask& task, const ManyTile<kW
 #pragma unroll
   for (int piece = 0; piece < kOwn; piece += 8)
     if (piece + 8 <= kOwn || e < kOwn - piece) copy_ahead(stage.x.row[row] + (piece + e) * 16, codes + piece * 16);
-  if (e == 0)
-    copy_word_ahead(stage.x.factor + row,
-                    x + (steps * Int8Row::kStride + step * Int8Row::kScales * static_cast<int>(sizeof(float))));
+  if (e == 0) copy_word_ahead(stage.x.factor + row, x + (step * Int8Row::kStride + Int8Row::kScales));
 }
 
 // Visits a thread's sums that are there with where they go: visit(sum, y).
