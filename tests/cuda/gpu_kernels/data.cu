@@ -31,11 +31,11 @@ void fill_blocks(const std::string& type, uint64_t seed, std::vector<char>& byte
   }
 }
 
-// Rows of int8, of which `first` is the number of the first one: super-blocks of 256 codes with the sums of 16, then
-// their scales.
+// Rows of int8 in both forms, of which `first` is the number of the first one: super-blocks of 256 codes with the sums
+// of 16, and the scales of 32.
 void fill_prepared(uint64_t seed, uint64_t first, size_t row, std::vector<char>& bytes) {
-  constexpr size_t kCodes = 256, kGroup = 16, kStride = kCodes + 2 * kCodes / kGroup;
-  const size_t supers = row / (kStride + sizeof(float));
+  constexpr size_t kCodes = 256, kGroup = 16, kScales = kCodes + 2 * kCodes / kGroup, kStride = kScales + kCodes / 8;
+  const size_t supers = row / kStride;
   const float scale = 0.01f;
   for (size_t at = 0; at < bytes.size(); at += row)
     for (size_t super = 0; super < supers; ++super) {
@@ -49,7 +49,7 @@ void fill_prepared(uint64_t seed, uint64_t first, size_t row, std::vector<char>&
         }
         std::memcpy(codes + kCodes + i / kGroup * sizeof sum, &sum, sizeof sum);
       }
-      std::memcpy(&bytes[at + supers * kStride + super * sizeof scale], &scale, sizeof scale);
+      for (size_t i = kScales; i < kStride; i += sizeof scale) std::memcpy(codes + i, &scale, sizeof scale);
     }
 }
 

@@ -6,8 +6,8 @@ namespace {
 
 constexpr DType f32 = DType::f32, i32 = DType::i32, i64 = DType::i64;
 
-// Bytes of a row of int8, and such rows.
-int64_t prepared_bytes(int64_t width) { return ((width + 255) / 256 * 292 + 15) / 16 * 16; }
+// Bytes of a row of int8 in both forms, and such rows.
+int64_t prepared_bytes(int64_t width) { return 2 * ((width + 255) / 256) * 320; }
 Input prepared(int64_t width) { return {DType::u8, {-1, prepared_bytes(width)}, Fill::prepared}; }
 
 // A norm of rows, prepared too.
