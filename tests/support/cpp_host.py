@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trigraph.exporter import ExportOptions, export
 
-BITS = "bits d75387ed4e2ab66d"
+BITS = "bits 4aea28f86c707497"
 
 
 def export_for_host(model: Path, folder: Path) -> Path:
