@@ -40,8 +40,8 @@ struct Stage {
   }
 
   // Asks for step `first` of `rows` rows, or for the steps first, first + apart .. below `steps`, by `threads` threads.
-  __device__ __forceinline__ void load(const char* const* x, int rows, int64_t width, int first, int apart, int steps,
-                                       int thread, int threads) {
+  __device__ __forceinline__ void load(const char* const* x, int rows, int first, int apart, int steps, int thread,
+                                       int threads) {
     constexpr int kPieces = kSuper / 16 + (kWhole<F> && F::kMin ? 2 : 0);
     for (int i = thread; i < rows * kPieces; i += threads) {
       const int at = i / kPieces, piece = i % kPieces, step = kWhole<F> ? first : first + piece / 2 * apart;
@@ -183,7 +183,7 @@ __device__ __forceinline__ void add_chain(const uint8_t* const* w, const char* c
 #pragma unroll 1
   for (int first = chain; first < steps; first += chains * kAhead) {
     __syncwarp();
-    stage.load(x, 8 * eights, width, first, chains, steps, lane, kWarp);
+    stage.load(x, 8 * eights, first, chains, steps, lane, kWarp);
     end_copies();
     Fragment<F> part[kAhead][2];
 #pragma unroll

@@ -63,7 +63,7 @@ __device__ inline void Scales<Q5_K>::load(const uint8_t* p, int, int run) {
 // Adds a run of weights, which meets run `at` of M activation rows, to their integers.
 template <class F, int M>
 __device__ __forceinline__ void add_run(const uint32_t* word, const int* scale, const int* min, int at,
-                                        const char* const* x, int64_t width, int* S, int* T) {
+                                        const char* const* x, int* S, int* T) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     const Int8Row row(x[m]);
@@ -109,7 +109,7 @@ __device__ __forceinline__ void int8_products(const uint8_t* w, int64_t width, i
       for (int i = 0; i < kOwn<F>; ++i) Words<F>::load(p, run + i, word[i]);
 #pragma unroll
       for (int i = 0; i < kOwn<F>; ++i)
-        add_run<F, M>(word[i], scales.scale[i], scales.min[i], block * (F::kBlock / kRun) + run + i, x, width, S, T);
+        add_run<F, M>(word[i], scales.scale[i], scales.min[i], block * (F::kBlock / kRun) + run + i, x, S, T);
     }
 #pragma unroll
     for (int m = 0; m < M; ++m) {

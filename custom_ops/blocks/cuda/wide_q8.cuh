@@ -17,7 +17,7 @@ struct Q8Stage {
 using Q8Memory = Q8Stage[2];
 
 // Asks for 256 elements of all rows: eight threads for a row of each.
-__device__ __forceinline__ void ask_q8(const ManyTask& task, const ManyTile<kWideRows>& tile, int step, int steps,
+__device__ __forceinline__ void ask_q8(const ManyTask& task, const ManyTile<kWideRows>& tile, int step,
                                        Q8Stage& stage) {
   const int row = static_cast<int>(threadIdx.x) / 8, e = threadIdx.x % 8;
   const uint8_t* w = tile.w + min(row, tile.columns - 1) * task.row_bytes + step * Q8Stage::kStride;
@@ -42,13 +42,13 @@ __device__ __forceinline__ void meet_wide_q8(const ManyTask& task, const ManyTil
   const int steps = static_cast<int>(width / kSuper), lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int g = lane / 4, t = lane % 4, eight = warp % kWideEights * 8, column = warp / kWideEights * kTileColumns + g;
   float sum[kChains][4] = {};
-  ask_q8(task, tile, 0, steps, stage[0]);
+  ask_q8(task, tile, 0, stage[0]);
   end_copies();
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     await_copies(0);
     __syncthreads();
-    if (step + 1 < steps) ask_q8(task, tile, step + 1, steps, stage[(step + 1) % 2]);
+    if (step + 1 < steps) ask_q8(task, tile, step + 1, stage[(step + 1) % 2]);
     end_copies();
     if (eight >= tile.rows) continue;
     const Q8Stage& own = stage[step % 2];

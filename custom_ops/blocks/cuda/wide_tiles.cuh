@@ -26,7 +26,7 @@ struct ChainOrder {
 // of activations each eighth.
 template <class F>
 __device__ __forceinline__ void ask_step(const ManyTask& task, const ManyTile<kWideRows>& tile, int rows,
-                                         WideStage<F>& stage, int step, int steps) {
+                                         WideStage<F>& stage, int step) {
   const int thread = own_thread(), half = thread % 2, e = thread % 8;
   const uint8_t* from = tile.w + (row_at(task, tile, thread / 2) + step * F::kBytes);
   uint8_t* to = stage.weights + thread / 2 * kTileStride<F> + 16 * half;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void meet_eights(const ManyTask& task, const ManyTile
   auto& own = *reinterpret_cast<WideMemory<F>*>(memory);
   const ChainOrder order{static_cast<int>(width / kSuper), task.chains};
   WideSums<kEights> chain, one;
-  ask_step(task, tile, 8 * kEights, own.stage[0], 0, order.steps);
+  ask_step(task, tile, 8 * kEights, own.stage[0], 0);
   end_copies();
   int at = 0;
 #pragma unroll 1
@@ -113,7 +113,7 @@ __device__ __forceinline__ void meet_eights(const ManyTask& task, const ManyTile
       await_copies(0);
       __syncthreads();
       const int next = order.after(step, number);
-      if (next < order.steps) ask_step(task, tile, 8 * kEights, own.stage[at ^ 1], next, order.steps);
+      if (next < order.steps) ask_step(task, tile, 8 * kEights, own.stage[at ^ 1], next);
       end_copies();
       chain.add_step(own.stage[at], task, tile, step);
     }
