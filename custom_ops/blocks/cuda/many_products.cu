@@ -46,9 +46,12 @@ void ManyTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t st
     wide = kWideColumns;
   else if (kernel.type == std::string(Q8_0::kName) && width % kSuper == 0)
     wide = kWideQ8Columns;
-  task[count++] = {
-      data,    y,      stride, rows, row_bytes, kernel.few_type, chains, kernel.form == kByRuns ? form_bytes(width) : 0,
-      columns, blocks, wide};
+  task[count++] = {data,      y,
+                   stride,    rows,
+                   row_bytes, kernel.few_type,
+                   chains,    kernel.form == kByRuns ? Int8Row::bytes(width) : 0,
+                   columns,   blocks,
+                   wide};
   blocks += static_cast<int>(blocks_of(rows, columns));
 }
 

@@ -14,7 +14,7 @@ int lanes_of(int64_t width) {
 // Where a row that is prepared has the form for type F.
 template <class F, Layout kLayout>
 int64_t form_offset(int64_t width) {
-  return kLayout == Layout::int8 && F::kBlock != kSuper ? form_bytes(width) : 0;
+  return kLayout == Layout::int8 && F::kBlock != kSuper ? Int8Row::bytes(width) : 0;
 }
 
 template <class F, Layout kLayout>
@@ -118,9 +118,8 @@ const ProductKernel* find(const std::string& type, Types<F...>) {
 
 int64_t prepared_bytes(Layout layout, int64_t width) {
   if (layout == Layout::float32) return width * 4;
-  return 2 * form_bytes(width);
+  return 2 * Int8Row::bytes(width);
 }
-int64_t form_bytes(int64_t width) { return Int8Row::bytes(width); }
 
 namespace {
 
@@ -134,7 +133,7 @@ void prepare_rows(Source x, int64_t rows, int64_t width, unsigned forms, void* p
     const Source from = x.row(first * width);
     if (forms)
       launch(prepare_int8<Source>, dim3(blocks_of((width + kSuper - 1) / kSuper, kThreads / kWarp), count), kThreads, 0,
-             stream, from, width, out, form_bytes(width), forms);
+             stream, from, width, out, Int8Row::bytes(width), forms);
     else
       launch(prepare_float<Source>, dim3(blocks_of(width, kThreads), count), kThreads, 0, stream, from, width,
              reinterpret_cast<float*>(out));

@@ -17,9 +17,8 @@ enum class Layout {
 // elements, and 32, for all others.
 enum Forms : unsigned { kNoForm = 0, kBySupers = 1, kByRuns = 2, kBothForms = 3 };
 
-// Bytes of a prepared row, and of one form of it.
+// Bytes of a prepared row.
 int64_t prepared_bytes(Layout layout, int64_t width);
-int64_t form_bytes(int64_t width);
 // Prepares `rows` rows of x as int8, in these forms; the others stay as they are.
 void prepare(const float* x, int64_t rows, int64_t width, unsigned forms, void* prepared, cudaStream_t stream);
 // Prepares rows of silu(gate) * up: as int8 in these forms, or as float32 for none.
