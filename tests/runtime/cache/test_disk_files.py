@@ -41,7 +41,8 @@ def test_a_hundred_thousand_tokens_outlive_the_program(tmp_path: Path, monkeypat
     monkeypatch.setattr(FakeGraph, "_run", lambda graph, inputs, outputs: [a.fill(0) for a in outputs.values()])
     monkeypatch.setattr(disk_tier, "_MAX_WAITING", 1000)
     model = make()
-    Program(tmp_path, model, context=100_004)(text(60_000), text(100_000))
+    program = Program(tmp_path, model, context=100_004)
+    assert [*program(text(60_000)), *program(text(100_000))] == [0, 60_000]
     assert lengths(tmp_path) == [60_000, 100_000]
     other = Program(tmp_path, model, context=100_004)
     assert other(text(100_001)) == [100_000]
