@@ -109,7 +109,7 @@ TRIGRAPH_INLINE Ints dots(Ints code, Ints x) {
   return _mm256_dpbusd_avx_epi32(ints(0), code, x);
 }
 template <class F>
-TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Super&, int) {
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Of<F>&, int) {
   return dots<F>(code, x);
 }
 template <class F>
@@ -123,7 +123,7 @@ TRIGRAPH_INLINE Ints add_dots_once(Ints sum, Ints part) { return add32(sum, part
 
 // Products of 4 * N unsigned codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int first, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Of<F>& x, int first, Ints scale) {
   const int8_t* a = x.code + first;
   Ints dot = kStep<F> == 32 ? sum : ints(0);
   TRIGRAPH_UNROLL
@@ -168,7 +168,7 @@ TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
 }
 // The first ones that are added up; they belong to part `x` from element `first` on.
 template <class F>
-TRIGRAPH_INLINE Ints first_dots(Ints code, Ints a, const Int8Super& x, int first) {
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints a, const Int8Of<F>& x, int first) {
   if constexpr (kCentred<F>)
     return add_dots<F>(broadcast(x.centre[first / 16]), code, a);
   else
@@ -182,7 +182,7 @@ TRIGRAPH_INLINE Ints add_dots_once(Ints sum, Ints part) { return add_scaled_dots
 
 // Products of 4 * N codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int first, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Of<F>& x, int first, Ints scale) {
   const int8_t* a = x.code + first;
   constexpr int kStep = kTogether<F, N>;
   TRIGRAPH_UNROLL

@@ -93,7 +93,7 @@ TRIGRAPH_INLINE Ints broadcast(const void* p) {
 
 // Products of 4 * N unsigned codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int first, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Of<F>& x, int first, Ints scale) {
   Ints dot = ints(0);
   TRIGRAPH_UNROLL
   for (int v = 0; v < N; ++v) dot = _mm512_dpbusd_epi32(dot, code[v], broadcast(x.code + first + 4 * v));
@@ -114,7 +114,7 @@ constexpr int kShapeBits = 7;
 template <class F, int N>
 constexpr int kTogether = N;
 template <class F>
-TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Super&, int) {
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Of<F>&, int) {
   return _mm512_dpbusd_epi32(ints(0), code, x);
 }
 template <class F>

@@ -23,18 +23,20 @@ constexpr bool kCentres = false;
 template <class F>
 constexpr bool kCentred = kCentres && F::kBits == 6;
 
-struct alignas(64) Int8Super {
+struct Int8Codes {
   int8_t code[kSuper];
+  int16_t sum16[kSuper / 16], sum32[kSuper / 32];  // of as many codes each
+};
+struct alignas(64) Int8Super : Int8Codes {
 #if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
   int16_t centre[kSuper / 16][2];  // -32 times the sum of a run's elements that meet in one lane of 16 bits
 #endif
-  int16_t sum16[kSuper / 16], sum32[kSuper / 32];  // of as many codes each
   float scale;
 
   float scale_of(int) const { return scale; }
 };
-struct Int8Blocks : Int8Super {
-  float scales[kSuper / 32];  // in place of `scale`
+struct alignas(64) Int8Blocks : Int8Codes {
+  float scales[kSuper / 32];
 
   float scale_of(int step) const { return scales[step]; }
 };
@@ -138,7 +140,7 @@ void prepare_int8(const float* x, int64_t width, void* prepared) {
     quantise(values, &part);
     int16_t* centre = nullptr;
 #if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
-    if (std::is_same_v<Part, Int8Super>) centre = part.centre[0];  // of Q6_K
+    if constexpr (std::is_same_v<Part, Int8Super>) centre = part.centre[0];  // of Q6_K
 #endif
     sum_codes(part.code, part.sum16, part.sum32, centre);
   });

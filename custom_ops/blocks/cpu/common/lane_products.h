@@ -110,7 +110,7 @@ struct LaneGroup {
       return Lanes<F>::part_halves(p, stride, step);
   }
   // What step b makes of an activation row.
-  TRIGRAPH_INLINE static Floats step_value(Floats d, Ints bits, const Ints* code, const Int8Super& a, int b) {
+  TRIGRAPH_INLINE static Floats step_value(Floats d, Ints bits, const Ints* code, const Int8Of<F>& a, int b) {
     if constexpr (F::kPaired) {
       const auto dot = [&](int run) TRIGRAPH_INLINE_LAMBDA {
         const Ints bias = ints(kBiased ? -kBias<F> * a.sum16[2 * b + run] : 0);

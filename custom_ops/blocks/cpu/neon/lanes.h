@@ -140,7 +140,7 @@ TRIGRAPH_INLINE Ints add_bytes(Ints sum, Ints a, Ints b) {
 }
 // Products of 4 * N codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int first, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Of<F>& x, int first, Ints scale) {
   const int8_t* a = x.code + first;
   Ints dot = ints(0);
   if constexpr (kRowPairs<F>) {
