@@ -227,17 +227,13 @@ def _played(scenario: Scenario, model: Path, options: argparse.Namespace) -> Day
         day.work(0, turns, agents)
         return day
     with tempfile.TemporaryDirectory() as folder:
-        given = (
-            ["--ctx-size", str(CONTEXT), "--cache-dir", folder] if scenario.restart else ["--ctx-size", str(CONTEXT)]
-        )
+        given = ["--ctx-size", str(CONTEXT)]
         if scenario.memory is not None:
-            tokens = scenario.memory * len(agents) * turns * (sum(options.words) / 2 + 60)
-            given, longest = ["--ctx-size", str(CONTEXT)], 1500 + turns * (sum(options.words) // 2 + 60)
-        if scenario.restart:
-            given += ["--cache-dir", folder]
-        if scenario.memory is not None:
+            longest = 1500 + turns * (sum(options.words) // 2 + 60)
             tokens = int(scenario.memory * len(agents) * longest)
             given = ["--ctx-size", str(longest), "--kv-memory", str(tokens * TOKEN_BYTES)]
+        if scenario.restart:
+            given += ["--cache-dir", folder]
         for first, last in [(0, turns // 2), (turns // 2, turns)] if scenario.restart else [(0, turns)]:
             with served_by_command(model, *given) as day.address:
                 day.work(first, last, agents)

@@ -263,7 +263,7 @@ def main() -> int:
         texts = [*_alone(bodies)]
         write_synthetic_mmproj("mmproj-tiny-moe", tower := Path(folder) / "tower.gguf", quant="F32")
         given = ["--mmproj", str(tower), "--ctx-size", str(CONTEXT), "--max-sequences", "8"]
-        given += ["--kv-memory", "96M"]  # which a cache fills within minutes
+        given += ["--kv-memory", "24M"]  # which a cache fills within the first tenth of the requests
         given += [] if options.ray is None else ["--replicas", str(options.ray)]
         with server(TINY_GGUF, options.port, *given) as found:
             soak = Soak(found, bodies, texts, options, {found.process.pid, *replica_ids()})
