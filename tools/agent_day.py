@@ -164,7 +164,11 @@ class Day:
         """Sends the same to another server, one after the other."""
         replies = [ask(peer, each.api, each.body) for each in self.sent]
         computed, firsts = sum(each.prompt - each.cached for each in replies), sorted(each.first for each in replies)
-        print(f"  {peer}: {computed:,} tokens computed; first token {median(firsts):.3f} to {firsts[-1]:.3f} s")
+        longer = sum(each.prompt for each in replies) - sum(each.reply.prompt for each in self.sent)
+        print(
+            f"  {peer}: {computed:,} tokens computed, of prompts with {longer:+,} tokens in all; "
+            f"first token {median(firsts):.3f} to {firsts[-1]:.3f} s"
+        )
 
     def differing(self, model: Path) -> int:
         """How many completions differ from what an engine with an empty cache says, of each that is looked at."""
