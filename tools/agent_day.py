@@ -162,7 +162,11 @@ class Day:
 
     def beside(self, peer: str) -> None:
         """Sends the same to another server, one after the other."""
-        replies = [ask(peer, each.api, each.body) for each in self.sent]
+        try:
+            replies = [ask(peer, each.api, each.body) for each in self.sent]
+        except SystemExit as refused:
+            print(f"  {peer}: {refused}", flush=True)
+            return
         computed, firsts = sum(each.prompt - each.cached for each in replies), sorted(each.first for each in replies)
         longer = sum(each.prompt for each in replies) - sum(each.reply.prompt for each in self.sent)
         print(
