@@ -68,7 +68,7 @@ def type_losses(
     types: Annotated[str, typer.Option(help=f"Rows, comma-separated, of {', '.join(ROWS)}.")] = ",".join(ROWS),
     windows: Annotated[int, typer.Option(min=1, help="Windows of random tokens; the second halves count.")] = 8,
     size: Annotated[int, typer.Option(min=4, help="Tokens in a window.")] = 256,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and tokens.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, tokens and samples.")] = 0,
 ) -> None:
     """Mean KL divergence from float32 activations, and agreement of the most likely token."""
     wanted = types.split(",")
@@ -85,7 +85,7 @@ def _cells(name: str, windows: int, size: int, seed: int) -> Iterator[str]:
     for column in COLUMNS[:1] if name == TINY else COLUMNS:
         with tempfile.TemporaryDirectory() as folder:
             if name == TINY:
-                path, tokens = TINY_GGUF, _sampled(TINY_GGUF, Path(folder))
+                path, tokens = TINY_GGUF, _sampled(TINY_GGUF, Path(folder), seed)
             else:
                 path = Path(folder) / "model.gguf"
                 vocab = _write(path, column, "F32" if name == KV else name, seed)
@@ -105,13 +105,13 @@ def _write(path: Path, column: Column, kind: str, seed: int) -> int:
     return shape.vocab
 
 
-def _sampled(path: Path, folder: Path) -> Windows:
+def _sampled(path: Path, folder: Path, seed: int) -> Windows:
     """Ten windows that the model writes: 1,200 tokens count."""
     with _engine(path, folder, ExportOptions(activations="float32", kv_type="f32"), 512) as engine:
         firsts = engine.tokenizer.encode("The a In She It I And When We But")
         windows = []
-        for seed, first in enumerate(firsts[:10]):
-            plain = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=seed)
+        for number, first in enumerate(firsts[:10], 10 * seed):
+            plain = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=number)
             request = engine.generate([first], sampling=plain, max_tokens=241, ignore_eos=True)
             request.run()
             windows.append([first, *request.ids])
