@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from trigraph.exporter.export import ACTIVATIONS, ExportOptions
+from trigraph.exporter.options import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.naming import Hub, Model, given_model
