@@ -50,7 +50,8 @@ class Blocks:
             assert steps.block is not None
             for i, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
                 rows = slice(i * steps.block.block, (i + 1) * steps.block.block)
-                text, bits = (*sequence.tokens, token), (result.candidates[rows].tobytes(), result.edges[rows].tobytes())
+                text = *sequence.tokens, token
+                bits = result.candidates[rows].tobytes(), result.edges[rows].tobytes()
                 self.repeated += text in self.bits
                 assert self.bits.setdefault(text, bits) == bits, f"another block after {len(text)} tokens"
             return result
@@ -162,8 +163,8 @@ def test_requests_move_between_engines(packages: Packages, model: tuple[str, ...
     package, blocks = folder(packages, model), Blocks()
     engines = tuple(blocks.watched(load(package, threads=1, context=CONTEXT, sequences=2)) for _ in range(2))
     plain = load(folder(packages, model, drafter=False), threads=1, context=CONTEXT, speculation=False)
-    for name, options in asked(40).items():
-        options = replace(options, draft_tokens=None if options.draft_tokens == 0 else 3)
+    for name, wanted in asked(40).items():
+        options = replace(wanted, draft_tokens=None if wanted.draft_tokens == 0 else 3)
         whole = plain.generate(PROMPTS[0], options)
         whole.run()
         assert moved_between((engines[0], engines[1]), PROMPTS[0], options, 7).request.ids == whole.ids, name
