@@ -44,7 +44,8 @@ WAYS = ((1, 512), (2, 13))  # threads, chunk
 def engines(packages: Packages, model: tuple[str, ...]) -> tuple[list[Engine], list[PlainText]]:
     """An engine for each of WAYS, and the texts as the first one computes them."""
     geometry, quant, activations, kv_type, *drafter = model
-    folder = packages(geometry, quant, activations=activations, kv_type=kv_type, **dict(zip(["drafter"], drafter)))
+    options = dict(activations=activations, kv_type=kv_type, **({"drafter": drafter[0]} if drafter else {}))
+    folder = packages(geometry, quant, **options)
     found = [
         load(folder, threads=threads, chunk=chunk, context=200, sequences=SEQUENCES + 1, device=LIBRARY)
         for threads, chunk in WAYS

@@ -72,12 +72,12 @@ def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest
         is_host = False
 
     monkeypatch.setattr(loading, "open_device", lambda *asked: Gpu(None, "CUDA"))
-    with pytest.raises(TrigraphError, match="a block drafter runs on the CPU alone; leave draft_model out"):
+    with pytest.raises(TrigraphError, match="a block drafter runs on the CPU alone"):
         load(nano_gguf, draft_model=drafter, device="cuda")
 
 
 def test_a_package_has_its_own(tiny_package: Path, drafter: Path) -> None:
-    with pytest.raises(TrigraphError, match="is a package; draft_model is for the export of a .gguf file"):
+    with pytest.raises(TrigraphError, match="is a package; draft_model is for the export"):
         load(tiny_package, draft_model=drafter)
 
 
