@@ -15,10 +15,18 @@ from trigraph.exporter.describe.description import Description, model_of
 from trigraph.exporter.describe.picture import write_picture
 from trigraph.exporter.package.reader import is_package
 from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, state_tensors
+from trigraph.models.drafter.geometries import DRAFTER_GEOMETRIES
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.model import open_model
-from trigraph.models.synth import QUANTS, TOWER_QUANTS, write_synthetic, write_synthetic_mmproj
+from trigraph.models.synth import (
+    DRAFTER_QUANTS,
+    QUANTS,
+    TOWER_QUANTS,
+    write_synthetic,
+    write_synthetic_drafter,
+    write_synthetic_mmproj,
+)
 from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
@@ -27,7 +35,7 @@ from trigraph.runtime.device.parts.placement import WORKING_BYTES, Placement, pl
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 
-_SYNTHETIC = (*GEOMETRIES, *VISION_GEOMETRIES)
+_SYNTHETIC = (*GEOMETRIES, *VISION_GEOMETRIES, *DRAFTER_GEOMETRIES)
 
 
 def export(
@@ -150,9 +158,7 @@ def synth(
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="File to write.")],
-    layers: Annotated[
-        int | None, typer.Option(help="Number of layers, without the MTP head (default: the model's)")
-    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers of the model, without the MTP head (default: all)")] = None,
     vocab: Annotated[int | None, typer.Option(help="Vocabulary size (default: the model's)")] = None,
     experts: Annotated[int | None, typer.Option(help="Experts in each layer (default: the model's)")] = None,
     mtp: Annotated[bool, typer.Option("--mtp/--no-mtp", help="Whether the file holds an MTP head.")] = True,
@@ -160,7 +166,7 @@ def synth(
         str | None,
         typer.Option(
             help=f"One of {', '.join(QUANTS)} (default: Q4_K_M); of mmproj files one of {', '.join(TOWER_QUANTS)}"
-            " (default: F16).",
+            f" (default: F16), of drafters one of {', '.join(DRAFTER_QUANTS)} (default: Q8_0).",
             autocompletion=lambda: list(QUANTS),
         ),
     ] = None,
@@ -187,6 +193,12 @@ def synth(
                     f"geometry {geometry} is a vision tower; leave --vocab, --experts, --no-mtp and --hollow out"
                 )
             write_synthetic_mmproj(geometry, out, layers=layers, quant=quant or "F16", seed=seed, progress=show)
+        elif geometry in DRAFTER_GEOMETRIES:
+            if experts is not None or not mtp or hollow:
+                raise TrigraphError(f"geometry {geometry} is a drafter; leave --experts, --no-mtp and --hollow out")
+            write_synthetic_drafter(
+                geometry, out, layers=layers, vocab=vocab, quant=quant or "Q8_0", seed=seed, progress=show
+            )
         else:
             write_synthetic(
                 geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",

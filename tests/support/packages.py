@@ -25,7 +25,7 @@ class Packages:
 
     def __call__(self, geometry: str, quant: str, **options: Any) -> Path:
         """The package's folder, exported at the first call with these arguments."""
-        out = self._folder / "-".join((geometry, quant, *map(str, options.values())))
+        out = self._folder / "-".join((geometry, quant, *(Path(str(value)).name for value in options.values())))
         if not out.exists():
             source = self._trained if geometry == "trained" else self._synthetic(geometry, quant)
             if (kind := options.pop("drafter", None)) is not None:
