@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trigraph.models.drafter.geometries import DrafterGeometry, drafter_geometry
+from trigraph.models.model import open_model
 from trigraph.models.synth.drafter import write_drafter
 
 KINDS = ("dflash", "dflash2", "dspark")
@@ -27,3 +28,12 @@ class Drafters:
             shape = drafter_geometry(f"{kind}-{target}")
             write_drafter(DrafterGeometry(replace(shape.config, **changes), shape.target), path, own=own)
         return path
+
+
+def drafter_of(model: Path, path: Path, kind: str) -> Path:
+    """A drafter of any model's file, which reads what enters its second layer and what leaves its last; made once."""
+    if not path.exists():
+        config, shape = open_model(model).config, drafter_geometry(f"{kind}-tiny-dense")
+        own = replace(shape.config, hidden=config.hidden, taps=(1, config.trunk_layers), mask=config.vocab - 1)
+        write_drafter(DrafterGeometry(own, replace(shape.target, hidden=config.hidden, vocab=config.vocab)), path)
+    return path

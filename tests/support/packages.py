@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.drafters import write_drafter
+from support.drafters import drafter_of
 from trigraph.exporter import ExportOptions, export
 
 Make = Callable[[str, str], Path]
@@ -29,14 +29,11 @@ class Packages:
         if not out.exists():
             source = self._trained if geometry == "trained" else self._synthetic(geometry, quant)
             if (kind := options.pop("drafter", None)) is not None:
-                options["draft_model"] = self._drafter(source, geometry, quant, kind)
+                options["draft_model"] = drafter_of(
+                    source, self._folder / f"dflash-{geometry}-{quant}-{kind}.gguf", kind
+                )
             export(source, out, ExportOptions(weights="reference", **options))
         return out
-
-    def _drafter(self, target: Path, geometry: str, quant: str, kind: str) -> Path:
-        """A random block drafter for a model."""
-        out = self._folder / f"dflash-{geometry}-{quant}-{kind}.gguf"
-        return out if out.exists() else write_drafter(target, out, kind)
 
 
 def names(folder: Path) -> set[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.drafters import write_drafter
+from support.drafters import drafter_of
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling, load, loading
@@ -18,7 +18,7 @@ GREEDY = Options(Sampling(temperature=0), max_tokens=24, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def drafter(nano_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_drafter(nano_gguf, tmp_path_factory.mktemp("drafter") / "dflash-nano.gguf", "dflash2")
+    return drafter_of(nano_gguf, tmp_path_factory.mktemp("drafter") / "dflash-nano.gguf", "dflash2")
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_a_package_is_made_anew_for_another_drafter(nano_gguf: Path, drafter: Pa
     assert cached_package(nano_gguf, options) == entry
     assert (entry.folder / "manifest.json").stat().st_mtime_ns == made
     copy.unlink()
-    write_drafter(nano_gguf, copy, "dspark")
+    drafter_of(nano_gguf, copy, "dspark")
     assert cached_package(nano_gguf, options) == entry
     assert json.loads((entry.folder / "manifest.json").read_text())["drafter"]["kind"] == "dspark"
 
