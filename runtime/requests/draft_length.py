@@ -79,7 +79,7 @@ class AdaptiveLength:
             elif self._head is None:
                 drafts = []
         block = 0 if self._head is None else self._head.block
-        return Candidates(chances, drafts, 0 if self._fixed is None else len(chances), self._behind, block)
+        return Candidates(chances, drafts, 0 if self._fixed is None else len(chances), self._behind, block=block)
 
     def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
         """Learns what became of the candidates when at most `asked` of them were wanted."""

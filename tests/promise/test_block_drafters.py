@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from support.marks import slow_after
 from support.moved import PROMPTS, asked, moved_between
 from support.packages import Packages
 from support.random_requests import Asked, requests_of
@@ -87,7 +86,8 @@ def drafting(engine: Engine, texts: list[list[int]]) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("model", slow_after(2, MODELS), ids="-".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_requests_get_the_texts_that_they_get_without(packages: Packages, model: tuple[str, ...]) -> None:
     """Greedy, sampled, penalised and constrained ones, in one batch, with few pages, twice: from the cache at last."""
     requests, answers = plain(packages, model)
@@ -109,11 +109,12 @@ def test_requests_get_the_texts_that_they_get_without(packages: Packages, model:
     assert blocks.repeated > 0
 
 
-@pytest.mark.parametrize("model", slow_after(1, MODELS), ids="-".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_a_block_is_the_same_wherever_its_text_comes_from(
     packages: Packages, model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The prefix cache, a session file, a folder on disk, another engine; a prompt of more than a page."""
+    """The prefix cache, a session file, a folder on disk, other engines and layouts; a prompt of more than a page."""
     for name in ("_MIN_SECONDS", "_MIN_READS"):
         monkeypatch.setattr(disk_tier, name, 0)
     monkeypatch.setattr(tensor_file, "_OPENING", 0)
@@ -149,7 +150,7 @@ def test_a_block_is_the_same_wherever_its_text_comes_from(
     again.run()
     assert again.ids == whole.ids[20:]
     assert third.disk is not None and third.disk.read > 0
-    fourth = blocks.watched(load(package, **settings))  # type: ignore[arg-type]
+    fourth = blocks.watched(load(package, repack="on", **settings))  # type: ignore[arg-type]
     resumed = fourth.generate([*prompt, *whole.ids[:20]], rest, tmp_path / "session")
     resumed.run()
     assert resumed.ids == whole.ids[20:]
@@ -158,7 +159,8 @@ def test_a_block_is_the_same_wherever_its_text_comes_from(
         engine.close()
 
 
-@pytest.mark.parametrize("model", slow_after(1, MODELS), ids="-".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_requests_move_between_engines(packages: Packages, model: tuple[str, ...]) -> None:
     package, blocks = folder(packages, model), Blocks()
     engines = tuple(blocks.watched(load(package, threads=1, context=CONTEXT, sequences=2)) for _ in range(2))
@@ -173,12 +175,13 @@ def test_requests_move_between_engines(packages: Packages, model: tuple[str, ...
         engine.close()
 
 
+@pytest.mark.slow
 def test_a_drafter_of_another_package_is_another_model(packages: Packages, tmp_path: Path) -> None:
     """Its keys and values are part of the state, which another package does not have."""
     model = MODELS[0]
     engine, other = load(folder(packages, model)), load(folder(packages, model, drafter=False))
     engine.generate([1, 2, 3], GREEDY, tmp_path / "session").run()
-    with pytest.raises(TrigraphError, match="is of another model"):
+    with pytest.raises(TrigraphError, match="was saved with the model"):
         other.generate([1, 2, 3], replace(GREEDY, drafter="auto"), tmp_path / "session").run()
 
 

@@ -43,6 +43,7 @@ def test_it_takes_the_place_of_the_head(nano_gguf: Path, drafter: Path, operator
             assert handle.stats.speculation == "on, 7 drafts a round as asked"
 
 
+@pytest.mark.slow
 def test_its_keys_and_values_count_as_state(nano_gguf: Path, drafter: Path, operator_library: Path) -> None:
     with load(nano_gguf, threads=1, context=128) as engine, load(nano_gguf, context=128, draft_model=drafter) as other:
         names = {name for name in other.steps.state.paged if name.startswith("draft.")}
@@ -52,6 +53,7 @@ def test_its_keys_and_values_count_as_state(nano_gguf: Path, drafter: Path, oper
         assert other.steps.state.page_bytes == engine.steps.state.page_bytes - head + size
 
 
+@pytest.mark.slow
 def test_a_package_is_made_anew_for_another_drafter(nano_gguf: Path, drafter: Path, tmp_path: Path) -> None:
     copy = tmp_path / "dflash.gguf"
     copy.write_bytes(drafter.read_bytes())
@@ -81,6 +83,7 @@ def test_a_package_has_its_own(tiny_package: Path, drafter: Path) -> None:
         load(tiny_package, draft_model=drafter)
 
 
+@pytest.mark.slow
 def test_commands_take_it(trigraph: Run, nano_gguf: Path, drafter: Path, operator_library: Path) -> None:
     options = ["-p", "hello", "-n", 12, "--seed", 1, "--ignore-eos", "--draft-tokens", 3]
     plain = trigraph("run", nano_gguf, *options)
