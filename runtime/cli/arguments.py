@@ -81,6 +81,14 @@ Repack = Annotated[
 ]
 MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]
 MMProj = Annotated[Path | None, typer.Option(help="Vision tower (GGUF); an mmproj-*.gguf beside the model is found.")]
+DraftModel = Annotated[
+    Path | None,
+    typer.Option(
+        "-md",
+        "--draft-model",
+        help="GGUF file with a block drafter (DFlash, DFlash2, DSpark), in place of the MTP head.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -97,6 +105,7 @@ class ModelArguments:
     threads: Threads = None
     mtp: MTP = None
     mmproj: MMProj = None
+    draft_model: DraftModel = None
     kv_type: KVType = None
     rope_scaling: RopeScaling = None
     device: Device = "cpu"
@@ -253,13 +262,15 @@ def export_options(
     *,
     mtp: Path | None = None,
     mmproj: Path | None = None,
+    draft_model: Path | None = None,
     kv_type: str | None = None,
     rope_scaling: str | None = None,
     activations: str | None = None,
 ) -> ExportOptions:
     """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
     given = {
-        "mtp": mtp, "mmproj": mmproj, "kv_type": kv_type, "rope_scaling": rope_scaling, "activations": activations,
+        "mtp": mtp, "mmproj": mmproj, "draft_model": draft_model, "kv_type": kv_type, "rope_scaling": rope_scaling,
+        "activations": activations,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():

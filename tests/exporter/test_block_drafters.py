@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.drafters import KINDS, TARGETS, Drafters, DraftingHost, Features, text
+from support.drafters import KINDS, TARGETS, Drafters
+from support.drafting_host import DraftingHost, Features, text
 from trigraph.exporter import ExportOptions, export
 from trigraph.exporter.package.state_tensors import PAGE_SIZE
 from trigraph.models import open_model

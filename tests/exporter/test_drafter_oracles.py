@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.drafters import KINDS, TARGETS, Drafters, DraftingHost, text
+from support.drafters import KINDS, TARGETS, Drafters
+from support.drafting_host import DraftingHost, text
 from support.llama_drafter import LlamaDrafter
 from trigraph.exporter import ExportOptions, export
 from trigraph.models import open_model
