@@ -71,9 +71,10 @@ def check_options(options: ExportOptions, config: ModelConfig, drafter: BlockDra
             raise TrigraphError(
                 f"draft-vocab is {options.draft_vocab}, but the drafter has a vocabulary of its own; leave it out"
             )
-        if not 1 <= options.draft_vocab <= config.vocab:
+        least = 1 if drafter is None else drafter.config.candidates
+        if not least <= options.draft_vocab <= config.vocab:
             raise TrigraphError(
-                f"draft-vocab is {options.draft_vocab}, expected 1 to {config.vocab}, the size of the vocabulary"
+                f"draft-vocab is {options.draft_vocab}, expected {least} to {config.vocab}, the size of the vocabulary"
             )
 
 

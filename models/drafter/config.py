@@ -12,7 +12,8 @@ from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.keys import MAX_SIZE, Keys
 
 ARCHITECTURE = "dflash"
-KINDS = ("dflash", "dflash2", "dspark")
+KIND_NAMES = {"dflash": "DFlash", "dflash2": "DFlash2", "dspark": "DSpark"}
+KINDS = tuple(KIND_NAMES)
 MAX_BLOCK = 64
 MAX_CANDIDATES = 256
 CANDIDATES = 32
@@ -260,19 +261,19 @@ def check_drafter(
 
 
 def check_target(config: BlockDrafterConfig, target: ModelConfig, path: object) -> None:
-    """Raises TrigraphError for a drafter of another model than `target`."""
-    last = target.trunk_layers
-    wrong = next((tap for tap in config.taps if not 0 <= tap <= last), None)
-    for holds, key, value, expected in (
-        (config.hidden == target.hidden, "embedding_length", config.hidden, f"{target.hidden}, the model's"),
-        (wrong is None, "target_layers", wrong, f"layers of the model, from 0 to {last}"),
-    ):
-        if not holds:
-            raise TrigraphError(
-                f"{path}: key '{ARCHITECTURE}.{key}' names {value}, expected {expected}; give the drafter of this model"
-            )
-    if config.mask >= target.vocab:
+    """Raises TrigraphError for a drafter of another model than `target`, and for one that can have none."""
+    if target.streams is not None:
         raise TrigraphError(
-            f"{path}: key 'tokenizer.ggml.mask_token_id' is {config.mask}, and the model has {target.vocab} tokens; "
-            "give the drafter of this model"
+            f"{path}: drafters of models with residual streams ({target.architecture}) are not supported; leave it out"
         )
+    last = target.trunk_layers
+    foreign = next((tap for tap in config.taps if not 0 <= tap <= last), None)
+    other = None if config.hidden == target.hidden else config.hidden
+    for key, value, expected in (
+        ("embedding_length", other, f"{target.hidden}, the model's"),
+        ("target_layers", foreign, f"layers of the model, from 0 to {last}"),
+    ):
+        if value is not None:
+            raise TrigraphError(
+                f"{path}: key '{ARCHITECTURE}.{key}' says {value}, expected {expected}; give the drafter of this model"
+            )

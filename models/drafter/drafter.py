@@ -17,6 +17,7 @@ from trigraph.models.drafter.config import BlockDrafterConfig, check_target, rea
 from trigraph.models.drafter.shapes import CONFIDENCE, CONV_BASE, D2T, drafter_shapes
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
+from trigraph.models.keys import Keys
 
 PREFIX = "drafter."
 """Before the names of its tensors, which the model has as well."""
@@ -58,72 +59,76 @@ class BlockDrafter:
         return self.file.pieces(name.removeprefix(PREFIX))
 
 
-def open_drafter(path: str | Path, target: ModelConfig) -> BlockDrafter:
-    """Open a drafter's GGUF file and check it, against the model that it is for.
+def open_drafter(path: str | Path, target: ModelConfig | None = None) -> BlockDrafter:
+    """Open a drafter's GGUF file and check it, against the model that it is for if that is given.
 
     Raises TrigraphError naming what is missing, has a wrong shape, or is not understood.
     """
     file = GGUFFile.open(path)
-    config = read_drafter_config(file)
-    if target.streams is not None:
+    config, vocab = read_drafter_config(file), _vocabulary(file, target)
+    if target is not None:
+        check_target(config, target, file.paths[0])
+    if config.mask >= vocab:
         raise TrigraphError(
-            f"{file.paths[0]}: drafters for models with residual streams ({target.architecture}) are not supported; "
-            "leave it out"
-        )
-    check_target(config, target, file.paths[0])
-    _check_vocabulary(file, target)
-    rows = _output_rows(file, target)
-    if config.candidates > rows:
-        config = replace(config, candidates=rows)
-    return BlockDrafter(
-        config, file, MappingProxyType(_check_tensors(file, config, target, rows)), _tokens(file, target)
-    )
-
-
-def _check_vocabulary(file: GGUFFile, target: ModelConfig) -> None:
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, list) and len(tokens) != target.vocab:
-        raise TrigraphError(
-            f"{file.paths[0]}: key 'tokenizer.ggml.tokens' has {len(tokens)} entries, and the model {target.vocab}; "
+            f"{file.paths[0]}: key 'tokenizer.ggml.mask_token_id' is {config.mask}, and the model has {vocab} tokens; "
             "give the drafter of this model"
         )
+    rows = _output_rows(file, vocab)
+    if config.candidates > rows:
+        config = replace(config, candidates=rows)
+    tensors = _check_tensors(file, config, vocab, rows)
+    return BlockDrafter(config, file, MappingProxyType(tensors), _tokens(file, vocab))
 
 
-def _output_rows(file: GGUFFile, target: ModelConfig) -> int:
+def _vocabulary(file: GGUFFile, target: ModelConfig | None) -> int:
+    """How many tokens the model has."""
+    tokens: list[str] | None = Keys(file, "tokenizer.ggml.").get(
+        "tokens", "an array of strings", (list,), [] if target is not None else None
+    )
+    count = len(tokens or ())
+    if target is not None and count not in (0, target.vocab):
+        raise TrigraphError(
+            f"{file.paths[0]}: key 'tokenizer.ggml.tokens' has {count} entries, and the model {target.vocab}; "
+            "give the drafter of this model"
+        )
+    return count if target is None else target.vocab
+
+
+def _output_rows(file: GGUFFile, vocab: int) -> int:
     """Rows of the output matrix: the model's tokens, or as many as a drafter's own has."""
     if D2T not in file.tensors:
-        return target.vocab
+        return vocab
     if names.OUTPUT not in file.tensors:
         raise TrigraphError(
             f"{file.paths[0]}: tensor '{D2T}' is for an output matrix of its own, which the file has not; "
             "convert the drafter again"
         )
     rows = math.prod(file.tensors[D2T].shape)
-    if not 1 <= rows <= target.vocab:
+    if not 1 <= rows <= vocab:
         raise TrigraphError(
-            f"{file.paths[0]}: tensor '{D2T}' has {rows} rows, expected 1 to {target.vocab}, the model's tokens; "
+            f"{file.paths[0]}: tensor '{D2T}' has {rows} rows, expected 1 to {vocab}, the model's tokens; "
             "give the drafter of this model"
         )
     return rows
 
 
-def _tokens(file: GGUFFile, target: ModelConfig) -> npt.NDArray[np.int64] | None:
+def _tokens(file: GGUFFile, vocab: int) -> npt.NDArray[np.int64] | None:
     if D2T not in file.tensors:
         return None
     if (kind := file.tensors[D2T].type) != "I64":
         raise TrigraphError(f"{file.paths[0]}: tensor '{D2T}' has type {kind}, expected I64; convert the drafter again")
     tokens = file.raw(D2T).view("<i8").astype(np.int64)
-    if len(wrong := tokens[(tokens < 0) | (tokens >= target.vocab)]):
+    if len(wrong := tokens[(tokens < 0) | (tokens >= vocab)]):
         raise TrigraphError(
-            f"{file.paths[0]}: tensor '{D2T}' names token {wrong[0]}, and the model has {target.vocab}; "
+            f"{file.paths[0]}: tensor '{D2T}' names token {wrong[0]}, and the model has {vocab}; "
             "give the drafter of this model"
         )
     return tokens
 
 
-def _check_tensors(file: GGUFFile, config: BlockDrafterConfig, target: ModelConfig, rows: int) -> dict[str, Tensor]:
+def _check_tensors(file: GGUFFile, config: BlockDrafterConfig, vocab: int, rows: int) -> dict[str, Tensor]:
     path, tensors = file.paths[0], dict[str, Tensor]()
-    shapes = drafter_shapes(config, target.vocab, rows, file.tensors)
+    shapes = drafter_shapes(config, vocab, rows, file.tensors)
     by_group = (2 * config.conv_kernel, config.hidden // max(1, config.conv_group), config.conv_group)
     for name, shape in shapes.items():
         if (tensor := file.tensors.get(name)) is None:
