@@ -18,7 +18,7 @@ from trigraph.models.vision.config import VisionConfig
 
 CONTRACT_VERSION = 9
 """Version of the graphs' inputs, outputs, state and bits, which the graphs state as well as the manifest."""
-FEATURES = ("images", "streams", "drafter")
+FEATURES = ("drafter", "images", "streams")
 """What packages may have beside text by one residual stream, drafted by an MTP head."""
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"

@@ -60,15 +60,20 @@ def write_drafter(
     """Write one of any geometry; `own` names the optional tensors that it has."""
     if quant not in DRAFTER_QUANTS:
         raise TrigraphError(f"unknown quant {quant!r}; those of drafters are {', '.join(DRAFTER_QUANTS)}")
-    shapes = drafter_shapes(shape.config, shape.target.vocab, shape.target.vocab, own)
     write_file(
         path,
         ARCHITECTURE,
         lambda writer: _add_metadata(writer, shape, quant),
-        [_tensor(name, size, DRAFTER_QUANTS[quant]) for name, size in shapes.items()],
+        drafter_tensors(shape, quant, own),
         seed,
         progress,
     )
+
+
+def drafter_tensors(shape: DrafterGeometry, quant: str, own: Collection[str] = ()) -> list[SynthTensor]:
+    """Every tensor of the file, in file order."""
+    sizes = drafter_shapes(shape.config, shape.target.vocab, shape.target.vocab, own)
+    return [_tensor(name, size, DRAFTER_QUANTS[quant]) for name, size in sizes.items()]
 
 
 def _tensor(name: str, shape: tuple[int, ...], kind: str) -> SynthTensor:

@@ -39,9 +39,11 @@ class DraftingHost(Host):
         self.drafter, self.length, self._accepted = self.manifest.drafter, 0, 0
         self.table = [5, 2, 7, 0, 3, 1, 6, 4]
 
-    def prefill(self, tokens: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    def prefill(self, tokens: npt.NDArray[np.int64], **more: Any) -> dict[str, npt.NDArray[Any]]:
         hidden = np.zeros((1, self.manifest.config.hidden))
-        out = self.run("prefill", input_ids=tokens, prev_hidden=hidden, **self._step(len(tokens)), **self._slots())
+        out = self.run(
+            "prefill", input_ids=tokens, prev_hidden=hidden, **self._step(len(tokens)), **self._slots(), **more
+        )
         self.length, self._accepted = self.length + len(tokens), 0
         return out
 
@@ -51,9 +53,9 @@ class DraftingHost(Host):
         self.length, self._accepted = self.length + keep, keep
         return out
 
-    def draft(self, token: int, rows: int) -> dict[str, npt.NDArray[Any]]:
+    def draft(self, token: int, rows: int, **more: Any) -> dict[str, npt.NDArray[Any]]:
         """The outputs for a block behind a known token, which is not in the state yet."""
-        return self.run("draft", input_ids=block(token, rows, self.drafter.mask), **self._step(rows))
+        return self.run("draft", input_ids=block(token, rows, self.drafter.mask), **self._step(rows), **more)
 
     def _step(self, tokens: int) -> dict[str, Any]:
         return {"cu_seqlens": [0, tokens], "past_lens": [self.length], "page_table": [self.table]}
