@@ -43,6 +43,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "last sum, and embeddings": {"kind": "dflash", "taps": (0, 4)},
     "one tap": {"kind": "dflash", "taps": (2,)},
     "partial rotation": {"kind": "dflash", "rope_dims": 32},
+    "of four bits": {"kind": "dflash2", "quant": "Q4_K_M"},
+    "of eight bits": {"kind": "dspark", "quant": "Q8_0", "own": ("token_embd.weight", "output.weight")},
+    "of halves": {"kind": "dflash2", "quant": "BF16"},
     "other heads": {"kind": "dspark", "heads": 6, "kv_heads": 1, "head_dim": 32, "rope_dims": 32},
 }
 
