@@ -176,6 +176,18 @@ def test_requests_move_between_engines(packages: Packages, model: tuple[str, ...
 
 
 @pytest.mark.slow
+def test_receipts_verify_without_the_drafts(packages: Packages) -> None:
+    package = folder(packages, MODELS[0])
+    with load(package, threads=1, context=CONTEXT) as engine:
+        request = engine.generate([5, 6, 7], GREEDY, receipt=True)
+        request.run()
+        assert request.stats.drafted > 20
+        receipt = engine.receipt(request)
+    with load(package, threads=1, context=CONTEXT, speculation=False) as other:
+        assert other.verify(receipt).equal
+
+
+@pytest.mark.slow
 def test_a_drafter_of_another_package_is_another_model(packages: Packages, tmp_path: Path) -> None:
     """Its keys and values are part of the state, which another package does not have."""
     model = MODELS[0]

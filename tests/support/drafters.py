@@ -20,13 +20,15 @@ class Drafters:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, kind: str, target: str = "tiny-dense", own: tuple[str, ...] = (), **changes: Any) -> Path:
+    def __call__(
+        self, kind: str, target: str = "tiny-dense", own: tuple[str, ...] = (), quant: str = "F32", **changes: Any
+    ) -> Path:
         """`own`: the optional tensors that it has. `changes`: fields of BlockDrafterConfig."""
-        name = "-".join([kind, target, *own, *(f"{key}={value}" for key, value in changes.items())])
+        name = "-".join([kind, target, quant, *own, *(f"{key}={value}" for key, value in changes.items())])
         path = self._folder / f"{name.replace(' ', '')}.gguf"
         if not path.exists():
             shape = drafter_geometry(f"{kind}-{target}")
-            write_drafter(DrafterGeometry(replace(shape.config, **changes), shape.target), path, own=own)
+            write_drafter(DrafterGeometry(replace(shape.config, **changes), shape.target), path, own=own, quant=quant)
         return path
 
 

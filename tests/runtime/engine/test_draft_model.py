@@ -74,7 +74,7 @@ def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest
         is_host = False
 
     monkeypatch.setattr(loading, "open_device", lambda *asked: Gpu(None, "CUDA"))
-    with pytest.raises(TrigraphError, match="a block drafter runs on the CPU alone"):
+    with pytest.raises(TrigraphError, match="block drafters run on the CPU only: use --device cpu, or export without"):
         load(nano_gguf, draft_model=drafter, device="cuda")
 
 
