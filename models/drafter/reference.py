@@ -43,6 +43,7 @@ class DrafterReference:
 
     def __init__(self, drafter: BlockDrafter, model: Model, page: int = 1) -> None:
         self.config, self._drafter, self._model, self._page = drafter.config, drafter, model, page
+        self._weights: dict[str, Array] = {}
         c = drafter.config
         self.keys = [np.zeros((0, c.kv_heads, c.head_dim)) for _ in range(c.layers)]
         """Of the context, for each layer."""
@@ -150,7 +151,9 @@ class DrafterReference:
         return rotate(heads, (np.cos(angles), np.sin(angles)))
 
     def _w(self, name: str) -> Array:
-        return self._drafter.array(PREFIX + name).astype(np.float64)
+        if name not in self._weights:
+            self._weights[name] = self._drafter.array(PREFIX + name).astype(np.float64)
+        return self._weights[name]
 
     def _own(self, own: str, models: str) -> Array:
         """The drafter's tensor where it has one, else the model's."""

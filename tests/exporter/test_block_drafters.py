@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support.drafters import KINDS, TARGETS, Drafters
-from support.drafting_host import DraftingHost, Features, text
+from support.drafting_host import DraftingHost, features, text
 from support.gguf_bytes import Entry, contents, gguf_bytes
 from support.host import Host
 from support.packages import Packages
@@ -64,7 +64,7 @@ def test_reference(tmp_path: Path, synthetic: Any, drafters: Drafters, operator_
     host, model = DraftingHost(tmp_path / "package", operator_library), open_model(source)
     drafter = open_drafter(file, model.config)
     reference, tokens = DrafterReference(drafter, model, PAGE_SIZE), text(model, 160)
-    features = Features(model).of(tokens, drafter.config.taps)
+    rows_read = features(source, len(tokens), drafter.config.taps)
     first = 0 if drafter.config.from_anchor else 1
     for step, count, keep in (("prefill", 37, 37), ("verify", 8, 3), ("prefill", 90, 90), ("verify", 5, 5)):
         piece = tokens[host.length : host.length + count]
@@ -72,7 +72,7 @@ def test_reference(tmp_path: Path, synthetic: Any, drafters: Drafters, operator_
             host.prefill(piece)
         else:
             host.verify(np.concatenate([piece[:keep], piece[keep:] + 1]) % model.config.vocab, keep)
-        reference.extend(features[reference.length : host.length])
+        reference.extend(rows_read[reference.length : host.length])
         for rows in (drafter.config.block, first + 1):
             out, expected = host.draft(int(tokens[host.length]), rows), reference.draft(int(tokens[host.length]), rows)
             np.testing.assert_array_equal(out["candidates"][first:], expected.candidates[first:])
@@ -95,7 +95,8 @@ def test_trunk_keeps_its_bits(
     packages = [
         package(tmp_path / str(number), source, one, activations="int8") for number, one in enumerate((None, file))
     ]
-    without, beside = Host(packages[0], operator_library), DraftingHost(packages[1], operator_library)
+    without = Host(packages[0], operator_library, pages=8)
+    beside = DraftingHost(packages[1], operator_library)
     prefill = {"cu_seqlens": [0, 61], "past_lens": [0], "accepted": [0], "prev_hidden": np.zeros((1, 256))}
     verify = {"cu_seqlens": [0, 8], "past_lens": [61], "accepted": [0]}
     where = {"page_table": [beside.table], "slots_in": [0], "slots_out": [0]}
@@ -166,10 +167,10 @@ def test_reduced_vocabulary(tmp_path: Path, synthetic: Any, drafters: Drafters, 
     (tmp_path / "drafter.gguf").write_bytes(gguf_bytes(pairs, tensors))
     host = DraftingHost(package(tmp_path / "package", source, tmp_path / "drafter.gguf"), operator_library)
     model = open_model(source)
-    drafter, tokens = open_drafter(tmp_path / "drafter.gguf", model.config), text(model, 30)
+    drafter, tokens = open_drafter(tmp_path / "drafter.gguf", model.config), text(model, 160)
     reference = DrafterReference(drafter, model, PAGE_SIZE)
-    reference.extend(Features(model).of(tokens, drafter.config.taps))
-    host.prefill(tokens)
+    reference.extend(features(source, 160, drafter.config.taps)[:30])
+    host.prefill(tokens[:30])
     out, expected = host.draft(5, 8), reference.draft(5, 8)
     np.testing.assert_array_equal(out["candidates"], expected.candidates)
     assert np.abs(out["edges"] - expected.edges).max() < TOLERANCE * np.abs(expected.edges).max()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +11,34 @@ import numpy as np
 import numpy.typing as npt
 
 from support.host import Host
-from trigraph.models import Model
+from trigraph.models import Model, open_model
 from trigraph.models.reference import Reference, State
 from trigraph.models.reference_layers import Array, Rotation
 
 
-class Features(Reference):
-    """What enters each layer of a model, and leaves the last."""
+class _Streams(Reference):
+    """Keeps what enters each layer, and leaves the last."""
 
-    def of(self, tokens: npt.NDArray[np.int64], taps: Sequence[int]) -> Array:
-        """Side by side [T, taps x hidden]."""
-        self._streams: list[Array] = []
-        self.trunk(tokens)
-        return np.concatenate([self._streams[tap] for tap in taps], axis=-1)
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.found: list[Array] = []
 
     def _block(self, layer: int, recurrent: bool, x: Array, state: State, turn: Rotation) -> Array:
         out = super()._block(layer, recurrent, x, state, turn)
-        self._streams = [*(self._streams or [x]), out]
+        self.found = [*(self.found or [x]), out]
         return out
+
+
+@cache
+def _streams(source: Path, length: int) -> list[Array]:
+    reference = _Streams(model := open_model(source))
+    reference.trunk(text(model, length))
+    return reference.found
+
+
+def features(source: Path, length: int, taps: Sequence[int]) -> Array:
+    """What a drafter reads of the model's random text [length, taps x hidden]."""
+    return np.concatenate([_streams(source, length)[tap] for tap in taps], axis=-1)
 
 
 class DraftingHost(Host):
@@ -69,6 +80,6 @@ def block(token: int, rows: int, mask: int) -> list[int]:
     return [token] + [mask] * (rows - 1)
 
 
-def text(model: Model, length: int, seed: int = 0) -> npt.NDArray[np.int64]:
+def text(model: Model, length: int) -> npt.NDArray[np.int64]:
     """Random tokens."""
-    return np.random.default_rng(seed).integers(0, model.config.vocab, length)
+    return np.random.default_rng(0).integers(0, model.config.vocab, length)
