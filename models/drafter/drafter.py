@@ -146,7 +146,8 @@ def _check_tensors(file: GGUFFile, config: BlockDrafterConfig, vocab: int, rows:
         # The convolutions' lie as the products that they are added to.
         used = by_group if names.role(name) in CONV_BASE.values() else shape
         tensors[PREFIX + name] = replace(tensor, name=PREFIX + name, shape=used)
-    for name in file.tensors.keys() - shapes.keys():
+    if unknown := file.tensors.keys() - shapes.keys():
+        name = min(unknown)
         what = _FOREIGN.get(names.role(name), "which is not known in a drafter and may change its results")
         raise TrigraphError(f"{path}: tensor {quote(name)}: {what}; use a drafter of a Qwen model, without it")
     return tensors

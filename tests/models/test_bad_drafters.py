@@ -106,7 +106,7 @@ def test_bad_tensors(
         ([0, 512], 27, ["'d2t'", "names token 512", "has 512"]),
         ([-1, 3], 27, ["'d2t'", "names token -1"]),
         ([1.0, 3.0], 0, ["'d2t'", "type F32", "expected I64"]),
-        ([3], 27, ["'output.weight'", "(512, 256)", "(1, 256)"]),
+        ([3], 27, ["'markov_w2.weight'", "(512, 32)", "(1, 32)"]),
     ],
 )
 def test_bad_maps(
