@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("target", "count"),
     [
-        ("headers", 3000), ("towers", 1500), ("images", 3000), ("packages", 150), ("sessions", 300), ("operators", 300),
+        ("headers", 3000), ("towers", 1500), ("drafters", 1500), ("images", 3000), ("packages", 150), ("sessions", 300), ("operators", 300),
         ("constraints", 150), ("answers", 400), ("grammars", 50), ("texts", 80),
     ],
 )  # fmt: skip
