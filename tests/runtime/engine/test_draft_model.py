@@ -35,7 +35,7 @@ def test_it_takes_the_place_of_the_head(nano_gguf: Path, drafter: Path, operator
     for settings in ({"draft_model": drafter}, {"draft_model": str(drafter)}):
         with load(nano_gguf, threads=1, context=128, **settings) as engine:  # type: ignore[arg-type]
             assert engine.steps.block is not None and not engine.steps.can_draft
-            assert engine.model.speculation == "on, by a block drafter (dflash2)"
+            assert engine.model.speculation == "on, by a block drafter (DFlash2)"
             handle = engine.generate(prompt, GREEDY, draft_tokens=7)
             handle.run()
             assert handle.ids == plain.ids
@@ -89,7 +89,7 @@ def test_commands_take_it(trigraph: Run, nano_gguf: Path, drafter: Path, operato
     plain = trigraph("run", nano_gguf, *options)
     drafted = trigraph("run", nano_gguf, "-md", drafter, "-v", *options)
     assert (drafted.status, drafted.out) == (0, plain.out)
-    assert "speculation on, by a block drafter (dflash2)" in drafted.err
+    assert "speculation on, by a block drafter (DFlash2)" in drafted.err
     assert "speculation on, 3 drafts a round as asked" in drafted.err
     shown = trigraph("run", nano_gguf, "--draft-model", drafter, "--show-drafts", *options)
     assert shown.status == 0
