@@ -160,6 +160,7 @@ def test_optional_keys(tmp_path: Path, drafters: Drafters) -> None:
     assert open_drafter(named).config == replace(open_drafter(file).config, name="changed")
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, synthetic: Any, drafters: Drafters, trigraph: Run) -> None:
     model, file = synthetic("tiny-dense", "F32"), drafters("dspark")
     refusals = {
