@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trigraph.models.config import MAX_LAYERS, ModelConfig
-from trigraph.models.drafter.shapes import MARKOV_W1, SELECTOR_HIDDEN
+from trigraph.models.drafter.shapes import MARKOV, SELECTOR
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.keys import MAX_SIZE, Keys
@@ -123,7 +123,7 @@ def read_drafter_config(file: GGUFFile) -> BlockDrafterConfig:
         raise keys.error(
             "block_count", f"is {layers}, expected at most {MAX_LAYERS}; the file is damaged, download it again"
         )
-    kind = "dflash2" if SELECTOR_HIDDEN in file.tensors else "dspark" if MARKOV_W1 in file.tensors else "dflash"
+    kind = _kind(file)
     window, sliding = _sliding(keys, layers)
     paired = kind == "dflash2"
     config = BlockDrafterConfig(
@@ -213,9 +213,17 @@ def _optional(keys: Keys, key: str) -> float:
     return keys.positive(key) if keys.metadata.get(keys.prefix + key) not in (None, 0) else 0.0
 
 
+def _kind(file: GGUFFile) -> str:
+    """By the tensors that only one kind has."""
+    for kind, own in (("dflash2", SELECTOR), ("dspark", MARKOV)):
+        if any(name in file.tensors for name in own):
+            return kind
+    return "dflash"
+
+
 def _markov_rank(file: GGUFFile) -> int:
-    """From the table itself: files do not state it."""
-    return file.tensors[MARKOV_W1].shape[-1]
+    """From the tables themselves: files do not state it."""
+    return next(file.tensors[name].shape[-1] for name in MARKOV if name in file.tensors)
 
 
 def _check_consistency(config: BlockDrafterConfig, keys: Keys) -> None:

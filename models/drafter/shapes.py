@@ -19,6 +19,8 @@ SELECTOR_SUCCESSOR = "selector_successor.weight"
 SELECTOR_HIDDEN = "selector_hidden.weight"
 MARKOV_W1 = "markov_w1.weight"
 MARKOV_W2 = "markov_w2.weight"
+SELECTOR = (SELECTOR_HIDDEN, SELECTOR_PREDECESSOR, SELECTOR_SUCCESSOR)
+MARKOV = (MARKOV_W1, MARKOV_W2)
 CONFIDENCE = ("conf_proj.weight", "conf_proj.bias")
 """Optional, and not in use: how many drafts to verify is the host's choice."""
 D2T = "d2t"

@@ -29,6 +29,7 @@ WINDOW = {"window": 70, "sliding": (True, False)}
 
 pytestmark = pytest.mark.usefixtures("operator_library")
 
+SLOW = pytest.mark.slow
 VARIANTS: dict[str, dict[str, Any]] = {
     **{f"{kind}, {target}": {"kind": kind, "target": target} for kind in KINDS for target in TARGETS},
     "window": {"kind": "dflash2", **WINDOW},
@@ -50,12 +51,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-DAILY = ("dflash, tiny-dense", "dflash2, tiny-moe", "dspark, tiny-next", "window")
+DAILY = ("dflash, tiny-dense", "dflash2, tiny-dense", "dspark, tiny-dense")
 
 
-@pytest.mark.parametrize(
-    "variant", [pytest.param(name, marks=() if name in DAILY else pytest.mark.slow) for name in VARIANTS]
-)
+@pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in DAILY else SLOW) for name in VARIANTS])
 def test_reference(tmp_path: Path, synthetic: Any, drafters: Drafters, operator_library: Path, variant: str) -> None:
     """Behind prefills of several lengths, and verifies of which some is rejected."""
     target = VARIANTS[variant].get("target", "tiny-dense")
@@ -85,7 +84,7 @@ def package(folder: Path, source: Path, file: Path | None, **options: Any) -> Pa
     return folder
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [TARGETS[0], *(pytest.param(name, marks=SLOW) for name in TARGETS[1:])])
 def test_trunk_keeps_its_bits(
     tmp_path: Path, synthetic: Any, drafters: Drafters, operator_library: Path, target: str
 ) -> None:
@@ -112,7 +111,7 @@ def test_trunk_keeps_its_bits(
         np.testing.assert_array_equal(beside.state[name].numpy(), without.state[name].numpy())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["dflash2", pytest.param("dflash", marks=SLOW), pytest.param("dspark", marks=SLOW)])
 def test_history_leaves_no_trace(
     tmp_path: Path, synthetic: Any, drafters: Drafters, operator_library: Path, kind: str
 ) -> None:
@@ -179,6 +178,7 @@ def test_reduced_vocabulary(tmp_path: Path, synthetic: Any, drafters: Drafters, 
         package(tmp_path / "other", source, tmp_path / "drafter.gguf", draft_vocab=100)
 
 
+@SLOW
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_token_ids(tmp_path: Path, synthetic: Any, drafters: Drafters, operator_library: Path, kind: str) -> None:
     """`draft_vocab` limits candidates, and changes nothing else."""
@@ -195,6 +195,7 @@ def test_fewer_token_ids(tmp_path: Path, synthetic: Any, drafters: Drafters, ope
     assert kept == [row[: len(best)] for row, best in zip(limited["candidates"].tolist(), kept, strict=True)]
 
 
+@SLOW
 @pytest.mark.parametrize(("kv_type", "most"), [("f16", 2e-3), ("q8_0", 5e-2)])
 def test_kv_types(
     tmp_path: Path, synthetic: Any, drafters: Drafters, operator_library: Path, kv_type: str, most: float
@@ -210,6 +211,7 @@ def test_kv_types(
     assert 0 < np.abs(rounded - exact).max() < most * np.abs(exact).max()
 
 
+@SLOW
 def test_images(
     tmp_path: Path, seeing: SeeingPackages, synthetic: Any, drafters: Drafters, operator_library: Path
 ) -> None:
