@@ -27,14 +27,14 @@ SAMPLINGS = {
 
 
 def blocks(
-    kind: str, logits: Callable[[History], np.ndarray], wrong: int = 0, block: int = BLOCK, **others: int
+    kind: str, logits: Callable[[History], np.ndarray], wrong: int = 0, block: int = BLOCK, context: int = 64
 ) -> tuple[Engine, FakeModel]:
     """An engine with a block drafter, which is wrong after one history in `wrong`."""
 
     def is_wrong(history: History) -> bool:
         return bool(wrong) and hash(history) % wrong == 0
 
-    return engine_of(logits, blocks=FakeBlocks(logits, drafter_config(kind, block), is_wrong), **others)
+    return engine_of(logits, blocks=FakeBlocks(logits, drafter_config(kind, block), is_wrong), context=context)
 
 
 def run(engine: Engine, prompt: list[int], sampling: Sampling, tokens: int, **others: object) -> Handle:
