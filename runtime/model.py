@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trigraph.models.checks import check
+from trigraph.models.drafter.config import KIND_NAMES
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -102,7 +103,7 @@ class Model:
         """How drafts are made, in a few words."""
         if self.no_draft is None or self.no_draft == OFF:
             block = self.steps.block
-            return self.no_draft or ("on" if block is None else f"on, by a block drafter ({block.kind})")
+            return self.no_draft or ("on" if block is None else f"on, by a block drafter ({KIND_NAMES[block.kind]})")
         return f"by n-grams alone: {self.no_draft}"
 
     @property

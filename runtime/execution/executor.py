@@ -36,7 +36,8 @@ class SequencePlan(NamedTuple):
     parameters: SamplingParameters | None = None
     """How a device may draw tokens and drafts; None where only the host can."""
     guess_among: abc.Callable[[NDArray[np.int64], NDArray[np.float32], int], int] = _best
-    """The same as `guess` of a block drafter's candidates and their scores: the place of the draft at a position."""
+    """Chooses a draft by its place among a block drafter's candidates: the arguments are these, their scores, and the
+    position."""
 
 
 Plan = abc.Sequence[SequencePlan]

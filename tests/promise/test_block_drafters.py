@@ -197,6 +197,7 @@ def test_a_drafter_of_another_package_is_another_model(packages: Packages, tmp_p
         other.generate([1, 2, 3], replace(GREEDY, drafter="auto"), tmp_path / "session").run()
 
 
+@pytest.mark.slow
 def test_without_speculation_there_is_no_draft_graph(packages: Packages) -> None:
     engine = load(folder(packages, MODELS[0]), context=CONTEXT, speculation=False)
     assert engine.steps.block is None

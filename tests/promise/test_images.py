@@ -25,11 +25,15 @@ PROMPT = prompt_of(3, (2, 3), 2, (3, 1), (1, 4), 5)
 GREEDY = Options(Sampling(temperature=0), 24, ignore_eos=True, logprobs=2)
 
 
-@functools.cache
-def opened(packages: SeeingPackages, model: tuple[str, ...], threads: int = 1, chunk: int = 512) -> Engine:
+def folder_of(packages: SeeingPackages, model: tuple[str, ...]) -> Path:
     geometry, quant, tower, activations, kv_type, *drafter = model
     options = dict(activations=activations, kv_type=kv_type, **({"drafter": drafter[0]} if drafter else {}))
-    folder = packages(geometry, quant, tower, **options)
+    return packages(geometry, quant, tower, **options)
+
+
+@functools.cache
+def opened(packages: SeeingPackages, model: tuple[str, ...], threads: int = 1, chunk: int = 512) -> Engine:
+    folder = folder_of(packages, model)
     return load(folder, threads=threads, chunk=chunk, context=128, sequences=5, device=LIBRARY)
 
 
@@ -121,8 +125,7 @@ def result_of(request: Handle) -> tuple[list[int], list[object]]:
 @pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_requests(seeing: SeeingPackages, model: tuple[str, ...], tmp_path: Path) -> None:
     """Alone, together, with and without drafts, from the cache, preempted, and after another program's checkpoints."""
-    geometry, quant, tower, activations, kv_type = model
-    folder = seeing(geometry, quant, tower, activations=activations, kv_type=kv_type)
+    folder = folder_of(seeing, model)
     shared = picture((3, 4), 9)
     prompts = [
         prompt_of(20, shared, 4, seed=1), prompt_of(20, shared, 9, (2, 2), 1, seed=1), prompt_of(30, seed=4),
