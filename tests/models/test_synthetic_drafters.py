@@ -29,9 +29,9 @@ def test_drafters(tmp_path: Path) -> None:
             write_synthetic(target, tmp_path / "model.gguf", quant="Q8_0")
             write_synthetic_drafter(name, tmp_path / "drafter.gguf", quant="F32")
             drafter = open_drafter(tmp_path / "drafter.gguf", open_model(tmp_path / "model.gguf").config)
-            assert drafter.config == replace(
-                drafter_geometry(name).config, name=f"synthetic-{drafter_geometry(name).config.name}"
-            )
+            config = drafter_geometry(name).config
+            eps = float(np.float32(config.rms_eps))  # as files state it
+            assert drafter.config == replace(config, name=f"synthetic-{config.name}", rms_eps=eps)
             weights = drafter.array("drafter.blk.0.ffn_up.weight")
             assert np.sqrt(np.mean(weights**2)) == pytest.approx(256**-0.5, rel=0.02)
     write_synthetic("tiny-moe", tmp_path / "model.gguf", layers=2, vocab=300, quant="Q8_0")
