@@ -25,15 +25,15 @@ class BlockRows:
     steps: Sequences
     """The sequences, with the position of each row."""
     first: ir.Value
-    """Of each row [T] its sequence's first row."""
+    """The first row of each row's sequence [T]."""
     place: ir.Value
-    """Its place in the block."""
+    """The place of each row in its block [T]."""
     at: ir.Value
-    """Its place in the sequence."""
+    """The place of each row in its sequence [T]."""
     last: ir.Value
-    """The place of its block's last row."""
+    """The place of the last row of each row's block [T]."""
     tables: ir.Value
-    """The pages of its sequence [T, P]."""
+    """The pages of each row's sequence [T, P]."""
     _seen: dict[tuple[int, bool], Sequences] = field(default_factory=dict)
 
     def seen(self, window: int, causal: bool) -> Sequences:

@@ -17,7 +17,7 @@ KINDS = tuple(KIND_NAMES)
 MAX_BLOCK = 64
 MAX_CANDIDATES = 256
 CANDIDATES = 32
-"""Of a kind whose file does not say how many."""
+"""Candidates of a row, where the file does not say how many."""
 MAX_KERNEL = 16
 
 # Architectures that other programs gave to files of a like kind.
@@ -66,7 +66,7 @@ class BlockDrafterConfig:
     causal: tuple[bool, ...]
     """For each layer whether a row sees only the rows of the block up to its own, or all."""
     conv_kernel: int
-    """Of dflash2: taps of the convolutions over the rows of a block; 0 otherwise."""
+    """Taps of the convolutions over the rows of a block; 0 unless it is dflash2."""
     conv_group: int
     """Channels that share a tap's coefficient."""
     rank: int

@@ -29,7 +29,7 @@ def _large(name: str, target: str, layers: int, ffn: int, taps: tuple[int, ...],
 
 
 def _small(kind: str) -> BlockDrafterConfig:
-    """Of the small models with one residual stream, which are alike in what counts here."""
+    """For any of the small models with one residual stream, which are alike in what counts here."""
     paired = kind == "dflash2"
     return BlockDrafterConfig(
         name=f"{kind}-tiny", kind=kind, block=8, mask=500, from_anchor=kind == "dspark",

@@ -46,7 +46,7 @@ class DrafterReference:
         self._weights: dict[str, Array] = {}
         c = drafter.config
         self.keys = [np.zeros((0, c.kv_heads, c.head_dim)) for _ in range(c.layers)]
-        """Of the context, for each layer."""
+        """Keys of the context, for each layer."""
         self.values = [key.copy() for key in self.keys]
         output = names.TOKEN_EMBD if model.config.tied else names.OUTPUT
         self._head = self._own(names.OUTPUT, output)

@@ -13,7 +13,7 @@ CONTEXT_NORM = "enc.output_norm.weight"
 FFN_NORM = "ffn_norm.weight"
 CONV_PROJ = {"attn": "attn_conv_proj.weight", "ffn": "ffn_conv_proj.weight"}
 CONV_BASE = {"attn": "attn_conv_base", "ffn": "ffn_conv_base"}
-"""Of the half of a layer; no `.weight` behind them."""
+"""Names by the half of a layer, without `.weight`."""
 SELECTOR_PREDECESSOR = "selector_predecessor.weight"
 SELECTOR_SUCCESSOR = "selector_successor.weight"
 SELECTOR_HIDDEN = "selector_hidden.weight"

@@ -11,15 +11,12 @@ import numpy as np
 import pytest
 
 from support.llama_oracle import Llama, log_softmax
-from trigraph.models.drafter.drafter import open_drafter
-from trigraph.models.drafter.geometries import DRAFTER_GEOMETRIES, drafter_geometry
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import open_model
 from trigraph.models.reference import Reference
-from trigraph.models.synth import QUANTS, blocks, write_synthetic, write_synthetic_drafter, write_synthetic_mmproj
-from trigraph.models.synth.drafter import drafter_tensors
+from trigraph.models.synth import QUANTS, blocks, write_synthetic, write_synthetic_mmproj
 from trigraph.models.synth.layout import tensors
 from trigraph.models.synth.mmproj import tower_tensors
 from trigraph.models.synth.popularity import row_scales
@@ -149,13 +146,6 @@ def test_real_sizes_of_towers(geometry: str, quant: str, count: int, millions: i
     assert sum(tensor.nbytes for tensor in found) / 1e6 == pytest.approx(megabytes, rel=0.01)
 
 
-@pytest.mark.parametrize(("quant", "size"), [("Q8_0", 2_056_414_752), ("BF16", 3_860_293_152)])
-def test_real_sizes_of_drafters(quant: str, size: int) -> None:
-    """Of DFlash2 for Qwen3.8-27B: what published files have in addition is as much in both, their tokenizer."""
-    found = sum(tensor.nbytes for tensor in drafter_tensors(drafter_geometry("dflash2-qwen3.8-27b"), quant))
-    assert size - found == 10_949_152
-
-
 def test_types_of_towers() -> None:
     types = {tensor.name: tensor.type for tensor in tower_tensors(VISION_GEOMETRIES["mmproj-qwen3.5-9b"], "Q8_0")}
     assert (types["v.blk.3.ffn_up.weight"], types["v.blk.3.ffn_down.weight"]) == ("Q8_0", "F16")
@@ -203,28 +193,6 @@ def test_towers(tmp_path: Path) -> None:
         write_synthetic_mmproj("mmproj-tiny-dense", tmp_path / "d", quant="Q4_K_M")
     with pytest.raises(TrigraphError, match="unknown geometry 'tiny-dense'; the known ones are mmproj-qwen"):
         write_synthetic_mmproj("tiny-dense", tmp_path / "d")
-
-
-def test_drafters(tmp_path: Path) -> None:
-    """They open with their models, cut down with them or not."""
-    for name, (target, _) in DRAFTER_GEOMETRIES.items():
-        if "tiny" in name:
-            write_synthetic(target, tmp_path / "model.gguf", quant="Q8_0")
-            write_synthetic_drafter(name, tmp_path / "drafter.gguf", quant="F32")
-            drafter = open_drafter(tmp_path / "drafter.gguf", open_model(tmp_path / "model.gguf").config)
-            assert drafter.config == replace(
-                drafter_geometry(name).config, name=f"synthetic-{drafter_geometry(name).config.name}"
-            )
-            weights = drafter.array("drafter.blk.0.ffn_up.weight")
-            assert np.sqrt(np.mean(weights**2)) == pytest.approx(256**-0.5, rel=0.02)
-    write_synthetic("tiny-moe", tmp_path / "model.gguf", layers=2, vocab=300, quant="Q8_0")
-    write_synthetic_drafter("dspark-tiny-moe", tmp_path / "drafter.gguf", layers=2, vocab=300)
-    cut = open_drafter(tmp_path / "drafter.gguf", open_model(tmp_path / "model.gguf").config).config
-    assert (cut.taps, cut.mask, cut.layers) == ((1, 1), 299, 2)
-    with pytest.raises(TrigraphError, match="unknown quant 'Q5_K_M'; those of drafters are Q8_0"):
-        write_synthetic_drafter("dflash-tiny-moe", tmp_path / "d", quant="Q5_K_M")
-    with pytest.raises(TrigraphError, match="unknown geometry 'tiny-moe'; the known ones are dflash2-qwen3"):
-        write_synthetic_drafter("tiny-moe", tmp_path / "d")
 
 
 def test_cut_down(tmp_path: Path) -> None:
