@@ -1,6 +1,7 @@
 """Block drafters: one run makes all drafts of a round, and the host walks them as the request's sampler would."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,17 @@ def test_drafts_right_or_wrong_change_no_text(kind: str, sampling: str) -> None:
         assert handle.ids == expected
         accepted.append(handle.stats.accepted)
     assert accepted[0] > accepted[2] >= accepted[3]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_is_drawn_as_its_token_is(kind: str, sampling: str) -> None:
+    """With the numbers of its position, so it is right wherever the filters let through none but its candidates."""
+    engine, _ = blocks(kind, LOGITS)
+    stats = run(engine, [5, 6, 7], replace(SAMPLINGS[sampling], top_k=3), 40, draft_tokens=1).stats
+    wrong = stats.drafted - stats.accepted
+    assert stats.drafted > 15
+    assert wrong == 0 if sampling != "penalised" else wrong < stats.accepted  # penalties may let others through
 
 
 def test_a_walk_follows_the_candidates_that_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
