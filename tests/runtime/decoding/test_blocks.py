@@ -114,12 +114,13 @@ def test_several_requests_share_a_run() -> None:
 
 
 def test_no_block_reaches_beyond_the_context() -> None:
-    engine, model = blocks("dflash2", LOGITS, wrong=3, block=6, context=40)
-    handle = run(engine, [1] * 10, GREEDY, 100, drafter="block", draft_tokens=5)
-    assert handle.ids == alone([1] * 10, Options(GREEDY, ignore_eos=True), context=40)
-    assert handle.stats.finish_reason == "context"
-    drafts = sum(graph == "draft" for graph, _ in model.runs)
-    assert 0 < drafts < handle.stats.rounds
+    for length in range(10, 20):  # of the prompt, so that rounds end everywhere
+        engine, model = blocks("dflash2", LOGITS, wrong=1, block=6, context=40)
+        handle = run(engine, [1] * length, GREEDY, 100, drafter="block", draft_tokens=5)
+        assert handle.ids == alone([1] * length, Options(GREEDY, ignore_eos=True), context=40)
+        assert handle.stats.finish_reason == "context"
+        drafts = sum(graph == "draft" for graph, _ in model.runs)
+        assert 0 < drafts < handle.stats.rounds
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [[1] * 35])
     with pytest.raises(TrigraphError, match="the draft reaches 41 tokens and the context holds 40"):
