@@ -54,7 +54,7 @@ class DrafterGraph:
             key, value = own.linears(x, f"{name}.kv", kv_weights(layer, name))
             kv_write(own, layer, f"draft.{layer}", key, value, sequences, name)
 
-    def draft(self, ids: ir.Value, sequences: Sequences, vocab: int) -> None:
+    def draft(self, ids: ir.Value, sequences: Sequences, vocab: int | None) -> None:
         """The outputs `candidates` and `edges` of every row, and its keys and values.
 
         `vocab` limits the model's output matrix to its first rows, where the drafter has no map of its own.

@@ -89,7 +89,7 @@ def build_draft(net: Network, vocab: int | None) -> None:
     graph.output(hidden, "hidden")
 
 
-def build_block_draft(net: Network, drafter: BlockDrafter, vocab: int) -> None:
+def build_block_draft(net: Network, drafter: BlockDrafter, vocab: int | None) -> None:
     """Candidates of every row of a block drafter, and their scores by what stands before them."""
     ids = net.graph.input("input_ids", INT64, ["T"])
     DrafterGraph(net, drafter).draft(ids, _sequences(net), vocab)

@@ -89,15 +89,17 @@ class DrafterReference:
 
     def _edges(self, hidden: Array, logits: Array, best: Ids, tokens: Ids, known: int) -> Array:
         c = self.config
-        scores = np.take_along_axis(logits, best, axis=-1)[:, None]
+        scores: Array = np.take_along_axis(logits, best, axis=-1)[:, None]
         if c.kind == "dflash":
             return scores
         first = 0 if c.from_anchor else 1
         before = np.concatenate([np.full((first + 1, c.candidates), known), tokens[first:-1]])[: len(tokens)]
+        tables = shapes.MARKOV if c.kind == "dspark" else (shapes.SELECTOR_PREDECESSOR, shapes.SELECTOR_SUCCESSOR)
+        left, right = self._w(tables[0])[before], self._w(tables[1])[best]
         if c.kind == "dflash2":
-            left = self._w(shapes.SELECTOR_PREDECESSOR)[before] * (hidden @ self._w(shapes.SELECTOR_HIDDEN).T)[:, None]
-            return scores + left @ self._w(shapes.SELECTOR_SUCCESSOR)[best].transpose(0, 2, 1)
-        return scores + self._w(shapes.MARKOV_W1)[before] @ self._w(shapes.MARKOV_W2)[best].transpose(0, 2, 1)
+            left = left * (hidden @ self._w(shapes.SELECTOR_HIDDEN).T)[:, None]
+        pairs: Array = left @ right.transpose(0, 2, 1)
+        return scores + pairs
 
     def _half(self, layer: int, half: str, norm: str, x: Array, inner: Callable[[int, Array], Array]) -> Array:
         """Half of a layer. In dflash2, what enters and what leaves it are convolved, with kernels from what enters."""
@@ -134,7 +136,7 @@ class DrafterReference:
         shared = c.heads // c.kv_heads
         scores = np.einsum("qhd,khd->hqk", query, np.repeat(key, shared, 1)) / np.sqrt(c.head_dim)
         weights = softmax(np.where(seen, scores, -np.inf))
-        mixed = np.einsum("hqk,khd->qhd", weights, np.repeat(value, shared, 1))
+        mixed: Array = np.einsum("hqk,khd->qhd", weights, np.repeat(value, shared, 1))
         return mixed.reshape(len(x), -1) @ self._w(names.in_block(layer, names.ATTN_OUTPUT)).T
 
     def _key_value(self, layer: int, x: Array, at: Ids) -> tuple[Array, Array]:

@@ -96,9 +96,14 @@ def test_trunk_keeps_its_bits(
     ]
     without = Host(packages[0], operator_library, pages=8)
     beside = DraftingHost(packages[1], operator_library)
-    prefill = {"cu_seqlens": [0, 61], "past_lens": [0], "accepted": [0], "prev_hidden": np.zeros((1, 256))}
-    verify = {"cu_seqlens": [0, 8], "past_lens": [61], "accepted": [0]}
-    where = {"page_table": [beside.table], "slots_in": [0], "slots_out": [0]}
+    prefill: dict[str, Any] = {
+        "cu_seqlens": [0, 61],
+        "past_lens": [0],
+        "accepted": [0],
+        "prev_hidden": np.zeros((1, 256)),
+    }
+    verify: dict[str, Any] = {"cu_seqlens": [0, 8], "past_lens": [61], "accepted": [0]}
+    where: dict[str, Any] = {"page_table": [beside.table], "slots_in": [0], "slots_out": [0]}
     expected = without.run("prefill", input_ids=tokens[:61], **prefill, **where)
     found = beside.prefill(tokens[:61])
     assert set(expected) == set(found) == {"logits", "tokens", "hidden"}

@@ -89,7 +89,7 @@ def refused(path: Path, target: Path, words: list[str]) -> None:
 
 @pytest.mark.parametrize(("key", "value", "words"), BAD_KEYS, ids=lambda item: str(item)[:40])
 def test_bad_keys(tmp_path: Path, synthetic: Any, drafters: Drafters, key: str, value: Any, words: list[str]) -> None:
-    sliding = {"window": 8, "sliding": (True, True)} if "attention." in key else {}
+    sliding: dict[str, Any] = {"window": 8, "sliding": (True, True)} if "attention." in key else {}
     original = drafters("dflash2", **sliding)
     refused(changed(tmp_path, original, {key: value}, {}), synthetic("tiny-dense", "F32"), words)
 
