@@ -78,7 +78,7 @@ def load(
         return Engine(_model(CachedPackage(given.path), config, progress))
     exported = config.options or ExportOptions()
     drafter = exported.draft_model if config.draft_model is None else Path(config.draft_model)
-    exported = replace(exported, draft_model=drafter, mtp=exported.mtp or given.mtp)
+    exported = replace(exported, draft_model=drafter, mtp=exported.mtp or given.mtp_beside(drafter))
     exported = replace(exported, mmproj=exported.mmproj or given.mmproj)
     package = cached_package(given.path, exported, progress)
     if given.notice is not None:

@@ -25,7 +25,7 @@ def demonstrate(engine: Engine, prompt: str, given: Prompt, options: Options) ->
     """
     if options.draft_tokens is None and options.speculate:
         head = engine.model.head
-        options = replace(options, draft_tokens=min(_DEMONSTRATED, head.drafts) if head else _DEMONSTRATED)
+        options = replace(options, draft_tokens=min(_DEMONSTRATED, head.drafts) if head is not None else _DEMONSTRATED)
     request = engine.generate(given, options)
     colour = sys.stdout.isatty()
     sys.stdout.write(f"{_DIM}{prompt}{_PLAIN}" if colour else prompt)

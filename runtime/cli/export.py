@@ -75,8 +75,7 @@ def export(
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     given = given_model(model, hub)
-    model, mmproj = given.path, mmproj or given.mmproj
-    mtp = mtp or (given.mtp if draft_model is None else None)
+    model, mtp, mmproj = given.path, mtp or given.mtp_beside(draft_model), mmproj or given.mmproj
     if is_package(model):
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"

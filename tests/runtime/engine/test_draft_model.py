@@ -7,10 +7,12 @@ import pytest
 
 from support.command import Run, assert_one_line_error
 from support.drafters import drafter_of
+from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling, load, loading
 from trigraph.runtime.device.device import Device
+from trigraph.runtime.hub.given import GivenModel
 from trigraph.runtime.package_cache import cached_package
 
 GREEDY = Options(Sampling(temperature=0), max_tokens=24, ignore_eos=True)
@@ -65,6 +67,20 @@ def test_a_package_is_made_anew_for_another_drafter(nano_gguf: Path, drafter: Pa
     drafter_of(nano_gguf, copy, "dspark")
     assert cached_package(nano_gguf, options) == entry
     assert json.loads((entry.folder / "manifest.json").read_text())["drafter"]["kind"] == "dspark"
+
+
+def test_a_head_beside_the_model_is_left_out(tmp_path: Path, operator_library: Path) -> None:
+    """One that nobody named, be it found in the folder or downloaded."""
+    trunk, head = tmp_path / "nano.gguf", tmp_path / "mtp-nano.gguf"
+    write_random(trunk, "qwen35", preset="nano", mtp=False)
+    write_random(head, "qwen35", preset="nano", mtp="only")
+    drafter = drafter_of(trunk, tmp_path / "dflash-nano.gguf", "dflash")
+    with load(trunk, threads=1, context=64, draft_model=drafter) as engine:
+        assert engine.steps.block is not None
+    assert GivenModel(trunk, head).mtp_beside(drafter) is None
+    assert GivenModel(trunk, head).mtp_beside(None) == head
+    with pytest.raises(TrigraphError, match="a block drafter takes the place of the MTP head; leave one of them out"):
+        load(trunk, options=ExportOptions(mtp=head, draft_model=drafter))
 
 
 def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
