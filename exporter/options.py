@@ -20,8 +20,6 @@ class ExportOptions:
 
     mtp: Path | None = None
     """A GGUF file with the MTP head, when the model's own file has none; one that is found beside it unless given."""
-    draft_model: Path | None = None
-    """A GGUF file with a block drafter (DFlash, DFlash2, DSpark), which drafts in the place of an MTP head."""
     mmproj: Path | None = None
     """A GGUF file with the model's vision tower; one that is found beside it unless given."""
     max_context: int | None = None
@@ -40,6 +38,8 @@ class ExportOptions:
     portable: bool = False
     """Whether graphs carry function bodies, for hosts without the operator library: of text, with one residual stream,
     float32 activations, and keys and values that are numbers."""
+    draft_model: Path | None = None
+    """A GGUF file with a block drafter (DFlash, DFlash2, DSpark), which drafts in the place of an MTP head."""
 
     @property
     def activation_kind(self) -> str:
