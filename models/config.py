@@ -20,6 +20,7 @@ _NO_MODEL = {
     "imatrix": "an importance matrix (imatrix)",
     "adapter": "an adapter (LoRA)",
     "vocab": "a vocabulary",
+    "dflash": "a block drafter (DFlash)",
 }
 
 # Keys that change the mathematics in a way that is not implemented, with the values that do not.

@@ -68,6 +68,8 @@ class EngineConfig:
     """Most tokens of an image, 64 to 16384: larger ones are made smaller."""
     speculation: bool = True
     """Whether the draft graph is loaded."""
+    draft_model: str | Path | None = None
+    """The GGUF file of a block drafter (DFlash, DFlash2, DSpark) for a `.gguf` file, in place of its MTP head."""
     options: ExportOptions | None = None
     """How a `.gguf` file is exported."""
 
@@ -95,6 +97,7 @@ class Settings(TypedDict, total=False):
     max_waiting: int
     image_tokens: int
     speculation: bool
+    draft_model: str | Path | None
     options: ExportOptions | None
 
 
@@ -112,8 +115,8 @@ _FOREIGN = {
     ),
     **dict.fromkeys(("model", "model_path", "model_id", "repo_id", "filename"), "the model is the first argument"),
     **dict.fromkeys(
-        ("draft_model", "speculative_config", "num_speculative_tokens"),
-        "drafts need no setting; speculation=False turns them off",
+        ("speculative_config", "num_speculative_tokens"),
+        "drafts need no setting; draft_model names a block drafter, and speculation=False turns drafts off",
     ),
     **dict.fromkeys(
         ("kv_type", "type_k", "type_v", "cache_type_k", "kv_cache_dtype"), 'use options=ExportOptions(kv_type="q8_0")'

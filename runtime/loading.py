@@ -73,9 +73,13 @@ def load(
     config = configured(config, settings)
     given = located(Path(path), progress)
     if os.path.isdir(given.path):
+        if config.draft_model is not None:
+            raise TrigraphError(f"{given.path}: is a package; draft_model is for the export of a .gguf file")
         return Engine(_model(CachedPackage(given.path), config, progress))
     exported = config.options or ExportOptions()
-    exported = replace(exported, mtp=exported.mtp or given.mtp, mmproj=exported.mmproj or given.mmproj)
+    drafter = exported.draft_model if config.draft_model is None else Path(config.draft_model)
+    exported = replace(exported, draft_model=drafter, mtp=exported.mtp or given.mtp_beside(drafter))
+    exported = replace(exported, mmproj=exported.mmproj or given.mmproj)
     package = cached_package(given.path, exported, progress)
     if given.notice is not None:
         package = replace(package, notices=(given.notice, *package.notices))
@@ -90,6 +94,8 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
     device = open_device(config.device, manifest.portable, config.experts)
+    if manifest.drafter is not None and not device.is_host:
+        raise TrigraphError("block drafters run on the CPU only: use --device cpu, or export without --draft-model")
     _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     if device.library is not None:
@@ -210,7 +216,8 @@ def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> S
     drafts = opened("draft") if draft else None
     config = graphs.manifest.config
     ngrams = None if config.streams is None else config.streams.ngrams
-    return Steps(prefill, verify, drafts, state, config.vocab, chunk, 0 if ngrams is None else ngrams.eos)
+    start = 0 if ngrams is None else ngrams.eos
+    return Steps(prefill, verify, drafts, state, config.vocab, chunk, start, graphs.manifest.drafter)
 
 
 def _repacking(

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trigraph.models.checks import check
+from trigraph.models.drafter.config import KIND_NAMES
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -23,7 +24,7 @@ from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt, PromptLengthError, prompt_with_images
 from trigraph.runtime.images.reader import NO_TOWER, ImageReader
-from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
+from trigraph.runtime.requests.draft_length import MTP_HEAD, OFF, AdaptiveLength, DraftLength, FixedLength, Head
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.guide import Guide, guidance_vocabulary
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _COUNTED = 4  # times the context: of a longer prompt the tokens are not counted
+_NO_OTHER = {"mtp": "the package has no block drafter", "block": "a block drafter is in the place of the MTP head"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ class Model:
     def speculation(self) -> str:
         """How drafts are made, in a few words."""
         if self.no_draft is None or self.no_draft == OFF:
-            return self.no_draft or "on"
+            block = self.steps.block
+            return self.no_draft or ("on" if block is None else f"on, by a block drafter ({KIND_NAMES[block.kind]})")
         return f"by n-grams alone: {self.no_draft}"
 
     @property
@@ -181,13 +184,27 @@ class Model:
         most, fixed = self.steps.max_pending - 1, options.draft_tokens
         if self.no_draft == OFF or not options.speculate or fixed == 0:
             return FixedLength(0, OFF)
-        if fixed is not None and fixed > most:
-            raise TrigraphError(f"draft_tokens is {fixed}; a round drafts at most {most}")
-        head = self.no_draft is None and options.drafter != "ngram"
-        if not head and options.drafter == "mtp":
-            return FixedLength(0, f"off: {self.no_draft}")
-        if fixed is not None and head:
-            return FixedLength(fixed, f"on, {fixed} drafts a round as asked")
-        ngrams = options.drafter != "mtp"
+        own = self.drafter
+        head = self.head if options.drafter in ("auto", own) else None
+        if fixed is not None and fixed > (limit := most if head is None else min(most, head.drafts)):
+            raise TrigraphError(f"draft_tokens is {fixed}; a round drafts at most {limit}")
+        if head is None and options.drafter in ("mtp", "block"):
+            return FixedLength(0, f"off: {self.no_draft or _NO_OTHER[own]}")
+        if fixed is not None and head is not None:
+            return FixedLength(fixed, f"on, {fixed} drafts a round as asked", head)
+        ngrams = options.drafter in ("auto", "ngram")
         note = f", n-grams alone: {self.no_draft}" if self.no_draft else ""
         return AdaptiveLength(common, most, head=head, ngrams=ngrams, fixed=fixed, note=note)
+
+    @property
+    def drafter(self) -> str:
+        """The model's own drafter, as requests name it."""
+        return "mtp" if self.steps.block is None else "block"
+
+    @property
+    def head(self) -> Head | None:
+        """How that works; None where there is none."""
+        if self.no_draft is not None:
+            return None
+        block = self.steps.block
+        return MTP_HEAD if block is None else Head(block.block, block.most_drafts, self.context - block.block)

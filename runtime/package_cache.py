@@ -126,7 +126,8 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
     referenced, not linked: a link would keep the disk space of a model that the user deletes. Raises TrigraphError when
     the file is no model or neither cache can be written.
     """
-    options = dataclasses.replace(options, weights="reference", mtp=options.mtp or companion(source))
+    found = companion(source) if options.draft_model is None else None  # which takes the place of a head
+    options = dataclasses.replace(options, weights="reference", mtp=options.mtp or found)
     name, stamp = _identity(source, options)
     try:
         entry = _Entry(_user_cache() / name, stamp)
@@ -167,7 +168,7 @@ def _reported_when_full() -> Iterator[None]:
 def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
     """The name of a model's entry, and a stamp that changes with the model's files and with the exporter."""
     towers = [options.mmproj] if options.mmproj else possible_towers(source)
-    files = [source, *([options.mtp] if options.mtp else []), *towers]
+    files = [source, *[file for file in (options.mtp, options.draft_model) if file], *towers]
     try:
         stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     except OSError as error:

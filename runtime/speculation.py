@@ -81,7 +81,9 @@ def _plan(
         verified = [request.token, *(known or [])[:count]]
         head, sampler = count if known is None else 0, request.sampler
         floor = request.completion.options.draft_p_min or 0.0
-        plan.append(SequencePlan(request.state, verified, head, sampler.guess, floor, sampler.parameters))
+        plan.append(
+            SequencePlan(request.state, verified, head, sampler.guess, floor, sampler.parameters, sampler.guess_among)
+        )
     return plan, candidates, asked
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.command import CommandInput, Result, Run
+from support.drafters import Drafters
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.random_gguf import HALF_NORMS, with_half_norms, write_random
@@ -86,6 +87,12 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def drafters(tmp_path_factory: pytest.TempPathFactory) -> Drafters:
+    """Random block drafters of all kinds for the small models; each is made once."""
+    return Drafters(tmp_path_factory.mktemp("drafters"))
 
 
 @pytest.fixture(scope="session")

@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trigraph.custom_ops import DOMAIN
+from trigraph.exporter.describe.parts import DrafterDescription, TowerDescription
+from trigraph.exporter.describe.words import printable, readable_size
 from trigraph.exporter.package.external import load_graph
 from trigraph.exporter.package.manifest import SIDE_FILE, ImageInput, Manifest
 from trigraph.exporter.package.reader import read_manifest
 from trigraph.exporter.package.state_tensors import PAGE_SIZE, StateTensor, state_tensors
 from trigraph.models.config import ModelConfig
+from trigraph.models.drafter.config import is_drafter
+from trigraph.models.drafter.drafter import open_drafter
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import Model, open_model
 from trigraph.models.streams import Streams
-from trigraph.models.vision.config import TOKEN, VisionConfig
+from trigraph.models.vision.config import TOKEN
 from trigraph.models.vision.tower import Tower, find_tower, open_tower
 
 # What imports rich waits for a description to be shown: a run shows none.
@@ -34,27 +38,6 @@ class TypeShare:
 
     tensors: int
     bytes: int
-
-
-@dataclass(frozen=True)
-class TowerDescription:
-    """A vision tower in summary."""
-
-    path: str
-    config: VisionConfig
-    parameters: int
-    bytes: int
-
-    @classmethod
-    def of(cls, tower: Tower) -> TowerDescription:
-        """The description of an open tower."""
-        size = sum(tensor.nbytes for tensor in tower.tensors.values())
-        return cls(str(tower.file.paths[0]), tower.config, tower.parameters, size)
-
-    def __str__(self) -> str:
-        c, millions = self.config, round(self.parameters / 1e6)
-        shape = f"{c.layers} layers of width {c.width}, {c.heads} heads of {c.head_dim}, feed-forward {c.ffn}"
-        return f"{shape}; {millions} M parameters, {readable_size(self.bytes)}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +65,8 @@ class Description:
     notices: tuple[str, ...]
     vision: TowerDescription | None = None
     """From the mmproj file that is given, or beside the model."""
+    drafter: DrafterDescription | None = None
+    """A package's, or that of the file that is given."""
 
     def as_json(self) -> dict[str, Any]:
         """The description in JSON's types."""
@@ -107,7 +92,7 @@ class Description:
             ("file" if self.kind == "gguf" else "folder", printable(self.path)),
             ("layers", ", ".join(f"{count} {kind}" for kind, count in self.layers.items())),
             ("feed-forward", self.feed_forward),
-            ("MTP head", "yes" if self.mtp else "no: drafts are n-grams alone"),
+            ("MTP head", self._mtp()),
             ("hidden size, vocabulary", f"{config.hidden}, {config.vocab}{' (tied)' if config.tied else ''}"),
             ("state of a sequence", readable_size(self.state_bytes)),
             (f"KV of {self.context} positions ({self.kv_type})", readable_size(self.kv_bytes)),
@@ -116,11 +101,18 @@ class Description:
             rows.append(("vision tower", str(self.vision)))
             rows.append(("", printable(Path(self.vision.path).name)))
             rows.append(("tokens of an image", f"one for {TOKEN} x {TOKEN} pixels, so 1024 for 1024 x 1024"))
-        if config.streams is not None:
+        if self.drafter is not None:
+            rows[4:4] = [*self.drafter.rows(), ("", printable(Path(self.drafter.path).name))]
+        elif config.streams is not None:
             rows[5:5] = _streams_rows(config.streams)
         for name, value in rows:
             table.add_row(name, Text(value))
         return table
+
+    def _mtp(self) -> str:
+        if self.drafter is not None:
+            return "not in use" if self.mtp else "no"
+        return "yes" if self.mtp else "no: drafts are n-grams alone"
 
     def _weights(self) -> Table:
         from rich.table import Table
@@ -144,20 +136,30 @@ class Description:
         return table
 
 
-def describe(path: Path, context: int | None = None, mmproj: Path | None = None) -> Description:
+def describe(
+    path: Path, context: int | None = None, mmproj: Path | None = None, draft_model: Path | None = None
+) -> Description:
     """Describe a GGUF file or a package, with memory for `context` positions a sequence (default: the most).
 
-    `mmproj` is the file with the vision tower; for a GGUF file the default is one beside it. Raises TrigraphError for
-    anything that is neither, for a context that is not positive, and for a tower that does not belong to the model.
+    `mmproj` is the file with the vision tower; for a GGUF file the default is one beside it. `draft_model` is the file
+    of a block drafter. Raises TrigraphError for anything that is neither, for a context that is not positive, and for
+    a tower or a drafter that does not belong to the model.
     """
     if context is not None and context < 1:
         raise TrigraphError(f"context is {context}, expected at least 1")
     if path.is_dir():
+        if draft_model is not None:
+            raise TrigraphError(f"{path}: is a package, whose drafter is that of its export; give a GGUF file")
         described = _describe_package(path, read_manifest(path), context)
         return described if mmproj is None else _with_tower(described, open_tower(mmproj, described.config))
     model = open_model(path)
     context = context or model.config.context_length
-    described = _describe(path, model, state_tensors(model.config, "f16"), context)
+    drafter = None if draft_model is None else open_drafter(draft_model, model.config)
+    config = dataclasses.replace(model.config, mtp_layers=0) if drafter is not None else model.config
+    state = state_tensors(config, "f16", drafter=None if drafter is None else drafter.config)
+    described = _describe(path, model, state, context)
+    if drafter is not None:
+        described = dataclasses.replace(described, drafter=DrafterDescription.of(drafter))
     if mmproj is not None:
         return _with_tower(described, open_tower(mmproj, described.config))
     tower, reasons = find_tower(model)
@@ -185,7 +187,21 @@ def _describe_package(folder: Path, manifest: Manifest, context: int | None) -> 
         operators={name: _count_operators(folder / f"{name}.onnx") for name in manifest.graphs},
         notices=manifest.notices,
         vision=None if manifest.images is None else _tower_of(folder, manifest, manifest.images),
+        drafter=_drafter_of(folder, manifest, model.config),
     )
+
+
+def _drafter_of(folder: Path, manifest: Manifest, config: ModelConfig) -> DrafterDescription | None:
+    path = drafter_path(folder, manifest)
+    return None if path is None else DrafterDescription.of(open_drafter(path, config))
+
+
+def drafter_path(folder: Path, manifest: Manifest) -> Path | None:
+    """The file of a package's block drafter: the weight file that says so."""
+    if manifest.drafter is None:
+        return None
+    files = [path for path in manifest.weight_paths(folder).values() if path.name != SIDE_FILE]
+    return next((path for path in files if is_drafter(GGUFFile.open(path))), None)
 
 
 def _tower_of(folder: Path, manifest: Manifest, images: ImageInput) -> TowerDescription:
@@ -239,28 +255,21 @@ def _types(model: Model) -> dict[str, TypeShare]:
 
 
 def model_of(folder: Path, manifest: Manifest) -> Model:
-    """The model whose files a package points to; the trunk's parts come first, then a separate MTP file."""
+    """The model whose files a package points to; the trunk's parts come first, then a separate MTP file.
+
+    Beside a block drafter it has no MTP head.
+    """
     paths = list(manifest.weight_paths(folder).values())
     trunk = GGUFFile.open(paths[0]).paths
     tower = manifest.weights_base(folder) / manifest.images.weights if manifest.images else None
-    others = [path for path in paths if path not in trunk and path != tower and path.name != SIDE_FILE]
-    return open_model(paths[0], others[0] if others else None)
+    drafter = drafter_path(folder, manifest)
+    others = [path for path in paths if path not in (*trunk, tower, drafter) and path.name != SIDE_FILE]
+    model = open_model(paths[0], others[0] if others else None)
+    if drafter is None:
+        return model
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, mtp_layers=0))
 
 
 def _count_operators(path: Path) -> dict[str, int]:
     graph = load_graph(path).graph
     return dict(Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.node))
-
-
-def printable(text: str) -> str:
-    """A name that may be anything, for a terminal: short, and nothing that a terminal would obey."""
-    return "".join(character for character in text[:200] if character.isprintable())
-
-
-def readable_size(count: int) -> str:
-    """Bytes in the largest unit that leaves a number of at least 1."""
-    size, units = float(count), iter(("bytes", "KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    while size >= 1024 and unit != "TiB":
-        size, unit = size / 1024, next(units)
-    return f"{size:.1f} {unit}" if unit != "bytes" else f"{count} bytes"

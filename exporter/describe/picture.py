@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from trigraph.exporter.describe.description import model_of, readable_size
+from trigraph.exporter.describe.description import model_of
 from trigraph.exporter.describe.svg import BOX_HEIGHT, COLUMN_WIDTH, LINE_HEIGHT, MARGIN, Canvas, column_x
+from trigraph.exporter.describe.words import readable_size
 from trigraph.exporter.export import DRAFT_VOCAB
 from trigraph.exporter.package.reader import read_manifest
 from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, StateTensor, state_tensors
@@ -71,7 +72,10 @@ def draw(model: Model, state: Iterable[StateTensor], context: int, draft_vocab: 
             canvas.both(column, states + BOX_HEIGHT, prefill)
     canvas.right(5, verify)
     if not config.mtp_layers:
-        canvas.text(MARGIN, pages, "No draft.onnx: the model has no MTP head; its drafts are n-grams alone.", "soft")
+        drafts = any(tensor.name.startswith("draft.") for tensor in state)
+        block = "draft.onnx is a block drafter's; its keys and values come from the trunk's layers."
+        none = "No draft.onnx: the model has no MTP head; its drafts are n-grams alone."
+        canvas.text(MARGIN, pages, block if drafts else none, "soft")
         return canvas.svg(title)
     canvas.right(5, prefill)
     canvas.box(6, prefill, "mtp", ["MTP keys and values", "from each token and the", "hidden row before it"])

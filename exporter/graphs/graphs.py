@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.graphs.builder import FLOAT, INT32, INT64, GraphBuilder, shape
+from trigraph.exporter.graphs.drafter import DrafterGraph
 from trigraph.exporter.graphs.images import image_inputs, with_images
 from trigraph.exporter.graphs.layers import Recurrence, block
 from trigraph.exporter.graphs.mtp import draft_layer, write_kv
@@ -14,9 +15,10 @@ from trigraph.exporter.graphs.sequences import Sequences, last_rows, previous_ro
 from trigraph.exporter.graphs.streams import streams_trunk
 from trigraph.exporter.graphs.streams_mtp import StreamsHead
 from trigraph.models import names
+from trigraph.models.drafter.drafter import BlockDrafter
 
 
-def build_verify(net: Network) -> None:
+def build_verify(net: Network, drafter: BlockDrafter | None = None) -> None:
     """Logits of every token; Gated DeltaNet state advances by the accepted tokens of the previous verify only."""
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
@@ -27,13 +29,18 @@ def build_verify(net: Network) -> None:
         row, hidden = streams_trunk(net, streams, ids, embedded, sequences, recurrence)
         _head(net, row, hidden)
         return
-    x, addend = _trunk(net, embedded, sequences, recurrence)
-    hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
+    *entering, x, addend = _trunk(net, embedded, sequences, recurrence)
+    hidden, leaving = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
+    if drafter is not None:
+        DrafterGraph(net, drafter).write_context([*entering, leaving], sequences)
     _head(net, hidden, hidden)
 
 
-def build_prefill(net: Network) -> None:
-    """Logits of each sequence's last token; commits all tokens and writes the MTP head's keys and values."""
+def build_prefill(net: Network, drafter: BlockDrafter | None = None) -> None:
+    """Logits of each sequence's last token; commits all tokens, and writes the MTP head's or drafter's keys and values.
+
+    A drafter's are those of its context.
+    """
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
     sequences = _sequences(net)
@@ -49,11 +56,14 @@ def build_prefill(net: Network) -> None:
         _, rows = last_rows(graph, sequences, [row, hidden], "last")
         _head(net, *rows)
         return
-    x, addend = _trunk(net, embedded, sequences, recurrence)
-    if net.config.mtp_layers:
-        hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
-        before = previous_rows(graph, hidden, prev_hidden, sequences.cu_seqlens, "previous_hidden")
-        write_kv(net, ids, embedded, before, sequences, images)
+    *entering, x, addend = _trunk(net, embedded, sequences, recurrence)
+    if net.config.mtp_layers or drafter is not None:
+        hidden, leaving = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
+        if drafter is not None:
+            DrafterGraph(net, drafter).write_context([*entering, leaving], sequences)
+        else:
+            before = previous_rows(graph, hidden, prev_hidden, sequences.cu_seqlens, "previous_hidden")
+            write_kv(net, ids, embedded, before, sequences, images)
         _, (hidden,) = last_rows(graph, sequences, [hidden], "last")
     else:
         _, (x, addend) = last_rows(graph, sequences, [x, addend], "last")
@@ -79,13 +89,20 @@ def build_draft(net: Network, vocab: int | None) -> None:
     graph.output(hidden, "hidden")
 
 
-def _trunk(net: Network, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> tuple[ir.Value, ir.Value]:
-    """All layers for embedded rows x [T, hidden]: two tensors, whose sum the output norm takes."""
-    addend = None
+def build_block_draft(net: Network, drafter: BlockDrafter, vocab: int | None) -> None:
+    """Candidates of every row of a block drafter, and their scores by what stands before them."""
+    ids = net.graph.input("input_ids", INT64, ["T"])
+    DrafterGraph(net, drafter).draft(ids, _sequences(net), vocab)
+
+
+def _trunk(net: Network, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> list[ir.Value]:
+    """All layers for embedded rows x [T, hidden]: what enters each, then two values whose sum the output norm takes."""
+    addend, values = None, []
     for layer in range(net.config.trunk_layers):
-        x, addend = block(net, layer, x, addend, sequences, recurrence)
+        entering, x, addend = block(net, layer, x, addend, sequences, recurrence)
+        values.append(entering)
     assert addend is not None  # a model has at least one layer
-    return x, addend
+    return [*values, x, addend]
 
 
 def _head(net: Network, row: ir.Value, hidden: ir.Value) -> None:

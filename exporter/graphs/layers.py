@@ -29,15 +29,16 @@ class Recurrence:
 
 def block(
     net: Network, layer: int, x: ir.Value, addend: ir.Value | None, sequences: Sequences, recurrence: Recurrence
-) -> tuple[ir.Value, ir.Value]:
+) -> tuple[ir.Value, ir.Value, ir.Value]:
     """One trunk layer: x + addend [T, hidden] plus mixer, plus feed-forward.
 
-    Returns the sum so far and what is still to be added to it, which the next norm does in one node.
+    Returns the sum as it enters, the sum so far, and what is still to be added to it, which the next norm does in one
+    node.
     """
     name = f"blk.{layer}"
-    normed, x = net.norm(x, names.in_block(layer, names.ATTN_NORM), f"{name}.attn_norm", addend)
+    normed, entering = net.norm(x, names.in_block(layer, names.ATTN_NORM), f"{name}.attn_norm", addend)
     mixed = mixer(net, layer, normed, sequences, recurrence)
-    return feed_forward_residual(net, layer, x, mixed, name)
+    return entering, *feed_forward_residual(net, layer, entering, mixed, name)
 
 
 def mixer(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:

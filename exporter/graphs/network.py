@@ -28,6 +28,8 @@ class Network:
     """How block matrix products hold activations: "float32" or "int8"."""
     sections: Sections | None = None
     """Rotary pairs that turn by each axis of positions, in graphs for images."""
+    prefix: str = ""
+    """Before the names of weights, in the layers of a drafter."""
 
     @property
     def output_matrix(self) -> str:
@@ -80,7 +82,7 @@ class Network:
         return self._scaled(product, weight, name)
 
     def _products(self, x: ir.Value, name: str, weights: Mapping[str, str], rows: int | None = None) -> list[ir.Value]:
-        matrices = {result: self.weights.matrix(weight, rows) for result, weight in weights.items()}
+        matrices = {result: self.weights.matrix(self.prefix + weight, rows) for result, weight in weights.items()}
         outputs = [
             self.graph.value(self._unscaled(weights[result], result), FLOAT, [shape(x)[0], matrix.rows])
             for result, matrix in matrices.items()
@@ -98,19 +100,21 @@ class Network:
         return [self._scaled(output, weight, result) for output, (result, weight) in pairs]
 
     def _unscaled(self, weight: str, name: str) -> str:
-        return f"{name}.unscaled" if self.weights.factor(weight) else name
+        return f"{name}.unscaled" if self.weights.factor(self.prefix + weight) else name
 
     def _scaled(self, value: ir.Value, weight: str, name: str) -> ir.Value:
         """What a weight matrix made, named `_unscaled`, times the matrix's factor if it has one."""
-        if (factor := self.weights.factor(weight)) is None:
+        if (factor := self.weights.factor(self.prefix + weight)) is None:
             return value
         product = self.graph.value(name, FLOAT, shape(value))
-        self.graph.multi_node("Mul", [value, self.vector(factor)], f"{name}.scaled", [product])
+        self.graph.multi_node(
+            "Mul", [value, self.graph.initializer(self.weights.float32(factor))], f"{name}.scaled", [product]
+        )
         return product
 
     def embed(self, ids: ir.Value, table: str, name: str, width: int | None = None) -> ir.Value:
         """Rows of an embedding table: float32 [rows, width], of the model's hidden size unless given."""
-        matrix = self.weights.matrix(table)
+        matrix = self.weights.matrix(self.prefix + table)
         rows = self.graph.node(
             "BlockGather",
             [ids, self.graph.initializer(matrix.tensor)],
@@ -124,11 +128,11 @@ class Network:
 
     def vector(self, name: str) -> ir.Value:
         """A float32 weight that is no matrix."""
-        return self.graph.initializer(self.weights.float32(name))
+        return self.graph.initializer(self.weights.float32(self.prefix + name))
 
     def stack(self, name: str) -> tuple[ir.Value, Matrix]:
         """A weight matrix, or a stack of one for each expert, with its type."""
-        matrix = self.weights.matrix(name)
+        matrix = self.weights.matrix(self.prefix + name)
         return self.graph.initializer(matrix.tensor), matrix
 
     def past(self, name: str) -> ir.Value:

@@ -15,6 +15,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from trigraph.exporter.package.manifest import SIDE_FILE
+from trigraph.models.drafter.drafter import BlockDrafter
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import Tensor
 from trigraph.models.model import Model
@@ -60,7 +61,7 @@ class _Placed:
 
 
 class Source(Protocol):
-    """What has tensors: a model, or a model with its tower."""
+    """What has tensors: a model, or a model with its tower and drafter."""
 
     def tensor(self, name: str) -> Tensor:
         """A tensor that is always there; KeyError otherwise."""
@@ -76,27 +77,31 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class WithTower:
-    """The tensors of a text model and of its vision tower; they share no names."""
+class Joined:
+    """The tensors of a text model, and of its vision tower and drafter if it has them; they share no names."""
 
     model: Model
-    tower: Tower
+    parts: tuple[Tower | BlockDrafter, ...]
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor of either; KeyError otherwise."""
-        return self.tower.tensor(name) if name in self.tower.tensors else self.model.tensor(name)
+        """A tensor of any; KeyError otherwise."""
+        return self._of(name).tensor(name)
 
     def find(self, name: str) -> Tensor | None:
-        """A tensor of either, that may be left out."""
-        return self.tower.tensor(name) if name in self.tower.tensors else self.model.find(name)
+        """A tensor of any, that may be left out."""
+        part = self._of(name)
+        return self.model.find(name) if part is self.model else part.tensor(name)
 
     def array(self, name: str) -> NDArray[np.float32]:
-        """A tensor of either in float32, dequantised."""
-        return self.tower.array(name) if name in self.tower.tensors else self.model.array(name)
+        """A tensor of any in float32, dequantised."""
+        return self._of(name).array(name)
 
     def pieces(self, name: str) -> Iterable[NDArray[np.uint8]]:
-        """The bytes of a tensor of either, whole rows at a time."""
-        return self.tower.pieces(name) if name in self.tower.tensors else self.model.pieces(name)
+        """The bytes of a tensor of any, whole rows at a time."""
+        return self._of(name).pieces(name)
+
+    def _of(self, name: str) -> Model | Tower | BlockDrafter:
+        return next((part for part in self.parts if name in part.tensors), self.model)
 
 
 class Weights:

@@ -10,6 +10,7 @@ from trigraph.exporter.package.manifest import ImageInput, Manifest
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.config import MAX_LAYERS, ModelConfig
+from trigraph.models.drafter.config import check_drafter
 from trigraph.models.errors import MAX_LENGTH, TrigraphError, quote
 from trigraph.models.gguf_header import MAX_HEADER_BYTES
 from trigraph.models.keys import MAX_SIZE
@@ -46,7 +47,8 @@ def check_values(manifest: Manifest, path: Path) -> None:
     streamed = ARCHITECTURES[config.architecture].streams
     require(streamed == (config.streams is not None), "config.streams", config.streams, "those of the architecture")
 
-    graphs = {"prefill", "verify", *(["draft"] if config.mtp_layers else []), *(["vision"] if manifest.images else [])}
+    drafts = config.mtp_layers > 0 or manifest.drafter is not None
+    graphs = {"prefill", "verify", *(["draft"] if drafts else []), *(["vision"] if manifest.images else [])}
     require(sorted(graphs) == sorted(manifest.graphs), "graphs", manifest.graphs, f"{', '.join(sorted(graphs))}")
     require_range("max_context", manifest.max_context, 1, config.context_length)
     require_range("max_pending", manifest.max_pending, MAX_PENDING, MAX_PENDING)
@@ -59,6 +61,9 @@ def check_values(manifest: Manifest, path: Path) -> None:
         require_range("weight_files.header_bytes", file.header_bytes, 0, MAX_HEADER_BYTES)
     if manifest.images is not None:
         _check_images(manifest.images, manifest, require)
+    if manifest.drafter is not None:
+        require(not config.mtp_layers, "config.mtp_layers", config.mtp_layers, "0 beside a block drafter")
+        check_drafter(manifest.drafter, config, require)
     special = manifest.special_tokens
     for token in (special.bos, special.eos, special.pad, *special.stop):
         if token is not None:
@@ -66,7 +71,7 @@ def check_values(manifest: Manifest, path: Path) -> None:
     require(not special.add_bos or special.bos is not None, "special_tokens.bos", special.bos, "a token, to be added")
 
     require(manifest.kv_type in KV_TYPES, "kv_type", manifest.kv_type, f"one of {', '.join(KV_TYPES)}")
-    expected = {tensor.name: tensor for tensor in state_tensors(config, manifest.kv_type)}
+    expected = {tensor.name: tensor for tensor in state_tensors(config, manifest.kv_type, drafter=manifest.drafter)}
     for tensor in manifest.state:
         wanted = expected.pop(tensor.name, None)
         require(wanted is not None, "state", tensor.name, "a state tensor of the model, once")

@@ -10,6 +10,7 @@ from pathlib import Path
 from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_start
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.config import ModelConfig
+from trigraph.models.drafter.config import BlockDrafterConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.sampling import SuggestedSampling
 from trigraph.models.tokenizer import SpecialTokens
@@ -17,8 +18,8 @@ from trigraph.models.vision.config import VisionConfig
 
 CONTRACT_VERSION = 9
 """Version of the graphs' inputs, outputs, state and bits, which the graphs state as well as the manifest."""
-FEATURES = ("images", "streams")
-"""What packages may have beside text by one residual stream."""
+FEATURES = ("drafter", "images", "streams")
+"""What packages may have beside text by one residual stream, drafted by an MTP head."""
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"
 GRAPHS = ("prefill", "draft", "verify", "vision")
@@ -27,9 +28,9 @@ EXPERT_COUNTS = "expert_counts.json"
 """A file that programs which run the package leave in its folder."""
 
 
-def features_of(config: ModelConfig, *, images: bool) -> tuple[str, ...]:
-    """The FEATURES of a model's package, which may read images."""
-    present = {"images": images, "streams": config.streams is not None}
+def features_of(config: ModelConfig, *, images: bool, drafter: bool) -> tuple[str, ...]:
+    """The FEATURES of a model's package, which may read images and have a block drafter."""
+    present = {"images": images, "streams": config.streams is not None, "drafter": drafter}
     return tuple(name for name in FEATURES if present[name])
 
 
@@ -81,7 +82,7 @@ class Manifest:
     config: ModelConfig
     special_tokens: SpecialTokens
     graphs: tuple[str, ...]
-    """The GRAPHS that exist, each in `{name}.onnx`: a draft of a model with an MTP head, vision with a tower."""
+    """The GRAPHS that exist, each in `{name}.onnx`: a draft with an MTP head or a drafter, vision with a tower."""
     operator_library: OperatorLibrary
     state: tuple[StateTensor, ...]
     weight_files: tuple[WeightFile, ...]
@@ -105,18 +106,21 @@ class Manifest:
     """How the file suggests to sample; packages of earlier versions do not say."""
     images: ImageInput | None = dataclasses.field(default_factory=lambda: None)
     """None in a package of text alone, which need not have the key."""
+    drafter: BlockDrafterConfig | None = dataclasses.field(default_factory=lambda: None)
+    """The block drafter of the draft graph; None in a package without one, which need not have the key."""
 
     @property
     def features(self) -> tuple[str, ...]:
         """The FEATURES that hosts must know."""
-        return features_of(self.config, images=self.images is not None)
+        return features_of(self.config, images=self.images is not None, drafter=self.drafter is not None)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
         head = {"format": FORMAT, "contract_version": CONTRACT_VERSION, "features": self.features}
         content = {**head, **dataclasses.asdict(self)}
-        if self.images is None:
-            del content["images"]
+        for name in ("images", "drafter"):
+            if content[name] is None:
+                del content[name]
         if self.config.streams is None:
             del content["config"]["streams"]
         (folder / FILE_NAME).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

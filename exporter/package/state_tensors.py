@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trigraph.models.config import ModelConfig
+from trigraph.models.drafter.config import BlockDrafterConfig
 from trigraph.models.errors import TrigraphError
 
 MAX_PENDING = 8
@@ -37,8 +38,10 @@ class StateTensor:
         return math.prod(int(size) for size in self.dims[1:]) * _ITEM_BYTES[self.dtype]
 
 
-def state_tensors(config: ModelConfig, kv_type: str, max_pending: int = MAX_PENDING) -> tuple[StateTensor, ...]:
-    """Every state tensor of a model, in the order of the layers.
+def state_tensors(
+    config: ModelConfig, kv_type: str, max_pending: int = MAX_PENDING, drafter: BlockDrafterConfig | None = None
+) -> tuple[StateTensor, ...]:
+    """Every state tensor of a model and its block drafter, in the order of the layers.
 
     Raises TrigraphError when blocks of the type do not fit heads.
     """
@@ -58,10 +61,15 @@ def state_tensors(config: ModelConfig, kv_type: str, max_pending: int = MAX_PEND
     if config.mtp_layers:
         tensors += _pages(config, "mtp", kv_type, ("prefill", "draft"))
         tensors += _index(config, "mtp.index", kv_type, ("prefill", "draft"))
+    if drafter is not None:
+        for layer in range(drafter.layers):
+            tensors += _pages(drafter, f"draft.{layer}", kv_type, ("prefill", "draft", "verify"))
     return tuple(tensors)
 
 
-def _pages(config: ModelConfig, prefix: str, kv_type: str, graphs: tuple[str, ...]) -> list[StateTensor]:
+def _pages(
+    config: ModelConfig | BlockDrafterConfig, prefix: str, kv_type: str, graphs: tuple[str, ...]
+) -> list[StateTensor]:
     size = config.head_dim
     if kv_type == "q8_0":
         if size % _Q8_WIDTH:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from trigraph.models.geometries import geometry as find_geometry
+from trigraph.models.synth.drafter import DRAFTER_QUANTS, write_synthetic_drafter
 from trigraph.models.synth.layout import add_metadata, tensors
 from trigraph.models.synth.mmproj import TOWER_QUANTS, write_synthetic_mmproj
 from trigraph.models.synth.popularity import check_skew
 from trigraph.models.synth.types import QUANTS, check_quant
 from trigraph.models.synth.write import Progress, write_file
 
-__all__ = ["QUANTS", "TOWER_QUANTS", "write_synthetic", "write_synthetic_mmproj"]
+__all__ = [
+    "DRAFTER_QUANTS",
+    "QUANTS",
+    "TOWER_QUANTS",
+    "write_synthetic",
+    "write_synthetic_drafter",
+    "write_synthetic_mmproj",
+]
 
 
 def write_synthetic(

@@ -144,10 +144,11 @@ def add_metadata(writer: gguf.GGUFWriter, geometry: Geometry, name: str, quant: 
     vocabulary = make_vocabulary(g.vocab, architecture.pre_tokenizer)
     if g.streams is not None:
         add_streams(writer, g, g.streams, vocabulary.end_of_text)
-    _add_tokenizer(writer, vocabulary, architecture.pre_tokenizer)
+    add_tokenizer(writer, vocabulary, architecture.pre_tokenizer)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary, pre_tokenizer: str) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary, pre_tokenizer: str) -> None:
+    """The keys of a vocabulary and a plain chat template."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre_tokenizer)
     writer.add_token_list(vocabulary.tokens)

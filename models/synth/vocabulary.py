@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -88,7 +89,8 @@ def make_vocabulary(size: int, pre_tokenizer: str) -> Vocabulary:
     )
 
 
-def _train(pre_tokenizer: str) -> list[tuple[str, str]]:
+@cache
+def _train(pre_tokenizer: str) -> tuple[tuple[str, str], ...]:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -101,4 +103,4 @@ def _train(pre_tokenizer: str) -> list[tuple[str, str]]:
         vocab_size=4096, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
     tokenizer.train_from_iterator([_TEXT], trainer)
-    return [(left, right) for left, right in json.loads(tokenizer.to_str())["model"]["merges"]]
+    return tuple((left, right) for left, right in json.loads(tokenizer.to_str())["model"]["merges"])

@@ -30,7 +30,7 @@ class Contender(Protocol):
         """Appends 1 to 8 tokens; the logits of each one are computed."""
 
     def draft(self, token: int) -> float:
-        """One step of the MTP head, which continues from its last one."""
+        """One step of the MTP head, which continues from its last one, or of the block drafter."""
 
     def close(self) -> None:
         """Ends a process of its own."""
@@ -53,7 +53,7 @@ class Trigraph:
     @property
     def has_mtp(self) -> bool:
         """Whether `draft` works."""
-        return self._steps.can_draft
+        return self._steps.can_draft or self._steps.block is not None
 
     def reset(self) -> None:
         """Empties the sequence."""
@@ -73,7 +73,7 @@ class Trigraph:
         return seconds(lambda: self._verify(tokens))
 
     def draft(self, token: int) -> float:
-        """One step of the MTP head, which continues from its last one.
+        """One step of the MTP head, which continues from its last one, or of the block drafter.
 
         The first one of a chain also fills the head's KV cache.
         """
@@ -88,7 +88,9 @@ class Trigraph:
         self._steps.keep(self._sequence, len(tokens))
 
     def _draft(self, token: int) -> None:
-        if self._chain is None:
+        if self._steps.block is not None:
+            self._steps.draft_block([self._sequence], [token])
+        elif self._chain is None:
             self._chain = self._steps.draft([self._sequence], [token])
         else:
             self._chain = self._steps.draft_more([self._sequence], self._chain.tokens.tolist(), self._chain.hidden)

@@ -17,8 +17,8 @@ class ModelIdentity:
 
     name: str = ""
     weights: str = ""
-    """SHA-256 of the sizes and hashes of the weight files, an MTP head's own file included; a vision tower's is not:
-    images say which one saw them."""
+    """SHA-256 of the sizes and hashes of the weight files, those of an MTP head or a block drafter included; a vision
+    tower's is not: images say which one saw them."""
     contract_version: int = CONTRACT_VERSION
     kv_type: str = ""
     activations: str = ""
@@ -37,7 +37,7 @@ class ModelIdentity:
             CONTRACT_VERSION,
             manifest.kv_type,
             manifest.activations,
-            "draft" in manifest.graphs,
+            "draft" in manifest.graphs and manifest.drafter is None,
             "none" if scaling is None else str(scaling),
         )
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from trigraph.exporter.export import ACTIVATIONS, ExportOptions
+from trigraph.exporter.options import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.naming import Hub, Model, given_model
@@ -81,6 +81,14 @@ Repack = Annotated[
 ]
 MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]
 MMProj = Annotated[Path | None, typer.Option(help="Vision tower (GGUF); an mmproj-*.gguf beside the model is found.")]
+DraftModel = Annotated[
+    Path | None,
+    typer.Option(
+        "-md",
+        "--draft-model",
+        help="GGUF file with a block drafter (DFlash, DFlash2, DSpark), in place of the MTP head.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -97,6 +105,7 @@ class ModelArguments:
     threads: Threads = None
     mtp: MTP = None
     mmproj: MMProj = None
+    draft_model: DraftModel = None
     kv_type: KVType = None
     rope_scaling: RopeScaling = None
     device: Device = "cpu"
@@ -146,7 +155,8 @@ class ModelArguments:
     def found(self) -> ModelArguments:
         """These arguments with a path, to which what is named is downloaded first."""
         given = given_model(self.model, self.hub)
-        return replace(self, model=given.path, hub=None, mtp=self.mtp or given.mtp, mmproj=self.mmproj or given.mmproj)
+        mtp, mmproj = self.mtp or given.mtp_beside(self.draft_model), self.mmproj or given.mmproj
+        return replace(self, model=given.path, hub=None, mtp=mtp, mmproj=mmproj)
 
 
 @dataclass(frozen=True)
@@ -253,13 +263,15 @@ def export_options(
     *,
     mtp: Path | None = None,
     mmproj: Path | None = None,
+    draft_model: Path | None = None,
     kv_type: str | None = None,
     rope_scaling: str | None = None,
     activations: str | None = None,
 ) -> ExportOptions:
     """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
     given = {
-        "mtp": mtp, "mmproj": mmproj, "kv_type": kv_type, "rope_scaling": rope_scaling, "activations": activations,
+        "mtp": mtp, "mmproj": mmproj, "draft_model": draft_model, "kv_type": kv_type, "rope_scaling": rope_scaling,
+        "activations": activations,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():

@@ -24,7 +24,8 @@ def demonstrate(engine: Engine, prompt: str, given: Prompt, options: Options) ->
     elsewhere they stand in [brackets].
     """
     if options.draft_tokens is None and options.speculate:
-        options = replace(options, draft_tokens=_DEMONSTRATED)
+        head = engine.model.head
+        options = replace(options, draft_tokens=min(_DEMONSTRATED, head.drafts) if head is not None else _DEMONSTRATED)
     request = engine.generate(given, options)
     colour = sys.stdout.isatty()
     sys.stdout.write(f"{_DIM}{prompt}{_PLAIN}" if colour else prompt)

@@ -12,13 +12,25 @@ import typer
 from trigraph.exporter import ExportOptions, describe, read_manifest
 from trigraph.exporter import export as export_package
 from trigraph.exporter.describe.description import Description, model_of
+from trigraph.exporter.describe.parts import DrafterDescription
 from trigraph.exporter.describe.picture import write_picture
 from trigraph.exporter.package.reader import is_package
 from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, state_tensors
+from trigraph.models.drafter.config import is_drafter
+from trigraph.models.drafter.drafter import open_drafter
+from trigraph.models.drafter.geometries import DRAFTER_GEOMETRIES
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
+from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import open_model
-from trigraph.models.synth import QUANTS, TOWER_QUANTS, write_synthetic, write_synthetic_mmproj
+from trigraph.models.synth import (
+    DRAFTER_QUANTS,
+    QUANTS,
+    TOWER_QUANTS,
+    write_synthetic,
+    write_synthetic_drafter,
+    write_synthetic_mmproj,
+)
 from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
@@ -27,7 +39,7 @@ from trigraph.runtime.device.parts.placement import WORKING_BYTES, Placement, pl
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 
-_SYNTHETIC = (*GEOMETRIES, *VISION_GEOMETRIES)
+_SYNTHETIC = (*GEOMETRIES, *VISION_GEOMETRIES, *DRAFTER_GEOMETRIES)
 
 
 def export(
@@ -40,6 +52,7 @@ def export(
     hub: Hub = None,
     mtp: arguments.MTP = None,
     mmproj: arguments.MMProj = None,
+    draft_model: arguments.DraftModel = None,
     max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
     kv_type: arguments.KVType = None,
@@ -62,18 +75,19 @@ def export(
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     given = given_model(model, hub)
-    model, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
+    model, mtp, mmproj = given.path, mtp or given.mtp_beside(draft_model), mmproj or given.mmproj
     if is_package(model):
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
     options = ExportOptions(
-        mtp,
-        mmproj,
-        max_context,
-        draft_vocab,
-        kv_type or "f16",
-        rope_scaling,
-        activations,
+        mtp=mtp,
+        draft_model=draft_model,
+        mmproj=mmproj,
+        max_context=max_context,
+        draft_vocab=draft_vocab,
+        kv_type=kv_type or "f16",
+        rope_scaling=rope_scaling,
+        activations=activations,
         weights=weights,
         portable=portable,
     )
@@ -95,6 +109,7 @@ def inspect(
     ] = None,
     hub: Hub = None,
     mmproj: arguments.MMProj = None,
+    draft_model: arguments.DraftModel = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -118,11 +133,18 @@ def inspect(
     """Show what a GGUF file or a package contains, and the memory that each sequence takes."""
     given = given_model(path, hub)
     path = given.path
-    description = describe(path, context or None, mmproj or given.mmproj)
+    if path.is_file() and is_drafter(GGUFFile.open(path)):
+        _show(DrafterDescription.of(open_drafter(path)), as_json=as_json)
+        return
+    description = describe(path, context or None, mmproj or given.mmproj, draft_model)
     if graph is not None:
         write_picture(path, graph, context)
     if (budget := arguments.parse_bytes("--gpu-memory", gpu_memory)) is not None:
         say(f"with --gpu-memory {gpu_memory}: {_placed(path, description, budget).sentence()}")
+    _show(description, as_json=as_json)
+
+
+def _show(description: Description | DrafterDescription, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(description.as_json(), ensure_ascii=False))
     else:
@@ -134,7 +156,8 @@ def inspect(
 def _placed(path: Path, description: Description, budget: int) -> Placement:
     """What a GPU holds that serves two sequences, of as many positions as `load` chooses."""
     model = model_of(path, read_manifest(path)) if path.is_dir() else open_model(path)
-    tensors = state_tensors(model.config, description.kv_type)
+    drafter = None if description.drafter is None else description.drafter.config
+    tensors = state_tensors(model.config, description.kv_type, drafter=drafter)
     budgets, free = Budgets(), max(0, budget - weights_of_file(model).nbytes - WORKING_BYTES)
     context = budgets.context(tensors, description.context, PAGE_SIZE, free, at_once=True)
     limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual)
@@ -150,9 +173,7 @@ def synth(
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="File to write.")],
-    layers: Annotated[
-        int | None, typer.Option(help="Number of layers, without the MTP head (default: the model's)")
-    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers of the model, without the MTP head (default: all)")] = None,
     vocab: Annotated[int | None, typer.Option(help="Vocabulary size (default: the model's)")] = None,
     experts: Annotated[int | None, typer.Option(help="Experts in each layer (default: the model's)")] = None,
     mtp: Annotated[bool, typer.Option("--mtp/--no-mtp", help="Whether the file holds an MTP head.")] = True,
@@ -160,7 +181,7 @@ def synth(
         str | None,
         typer.Option(
             help=f"One of {', '.join(QUANTS)} (default: Q4_K_M); of mmproj files one of {', '.join(TOWER_QUANTS)}"
-            " (default: F16).",
+            f" (default: F16), of drafters one of {', '.join(DRAFTER_QUANTS)} (default: Q8_0).",
             autocompletion=lambda: list(QUANTS),
         ),
     ] = None,
@@ -187,6 +208,12 @@ def synth(
                     f"geometry {geometry} is a vision tower; leave --vocab, --experts, --no-mtp and --hollow out"
                 )
             write_synthetic_mmproj(geometry, out, layers=layers, quant=quant or "F16", seed=seed, progress=show)
+        elif geometry in DRAFTER_GEOMETRIES:
+            if experts is not None or not mtp or hollow:
+                raise TrigraphError(f"geometry {geometry} is a drafter; leave --experts, --no-mtp and --hollow out")
+            write_synthetic_drafter(
+                geometry, out, layers=layers, vocab=vocab, quant=quant or "Q8_0", seed=seed, progress=show
+            )
         else:
             write_synthetic(
                 geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",

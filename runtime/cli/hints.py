@@ -76,10 +76,11 @@ _OTHERS: tuple[tuple[str, str, str | None], ...] = (
     ("--prompt-cache-all --prompt-cache-ro", "not needed: --prompt-cache keeps the whole state", "--prompt-cache"),
     # Speculation.
     (
-        "-md --model-draft -hfd --hf-repo-draft --spec-draft-model --speculative-model",
-        "drafts come from the model's own MTP head; --mtp names a file with it",
-        "--mtp",
+        "--model-draft --spec-draft-model --speculative-model",
+        "use --draft-model with a block drafter; other models do not draft",
+        "--draft-model",
     ),
+    ("-hfd --hf-repo-draft", "download the drafter, and name its file with --draft-model", "--draft-model"),
     (
         "--draft --draft-n --draft-max --draft-min --spec-draft-n-max --spec-draft-n-min --num-speculative-tokens",
         "use --draft-tokens",

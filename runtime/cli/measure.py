@@ -41,6 +41,7 @@ class BenchModelArguments:
     model: Model = None
     hub: Hub = None
     threads: arguments.Threads = None
+    draft_model: arguments.DraftModel = None
     kv_type: arguments.KVType = None
     rope_scaling: arguments.RopeScaling = None
     activations: arguments.Activations = None
@@ -192,6 +193,7 @@ def _package(path: Path, measured: BenchModelArguments, capped: str | None) -> P
     """The folder of the package, which a GGUF file is exported to first."""
     exported = export_options(
         path,
+        draft_model=measured.draft_model,
         kv_type=measured.kv_type,
         rope_scaling=measured.rope_scaling,
         activations=measured.activations,

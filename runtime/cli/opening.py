@@ -14,7 +14,8 @@ from trigraph.runtime.requests.draft_length import OFF
 
 _NO_HEAD = (
     "note: the model has no MTP head, the layer that drafts: drafts come from repetitions of the text alone; files "
-    "with a head are in repositories like unsloth/Qwen3.6-35B-A3B-MTP-GGUF, and --mtp names a file with the head alone"
+    "with a head are in repositories like unsloth/Qwen3.6-35B-A3B-MTP-GGUF, --mtp names a file with the head alone, "
+    "and --draft-model one with a block drafter"
 )
 
 
@@ -33,6 +34,7 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
             model.path,
             mtp=model.mtp,
             mmproj=model.mmproj,
+            draft_model=model.draft_model,
             kv_type=model.kv_type,
             rope_scaling=model.rope_scaling,
         ),

@@ -102,11 +102,15 @@ class ModelsArguments:
         return parse_bytes("--models-memory", self.models_memory) or free_memory()
 
 
-def weight_bytes(path: Path) -> int:
-    """The size of a model's weights, of which nothing is read but headers. Raises TrigraphError for no model."""
+def weight_bytes(path: Path, drafter: Path | None = None) -> int:
+    """The size of a model's weights, and of its drafter's, of which nothing is read but headers.
+
+    Raises TrigraphError for no model.
+    """
     if is_package(path):
         return sum(file.bytes for file in read_manifest(path).weight_files)
-    return sum(part.stat().st_size for part in GGUFFile.open(path).paths)
+    files = (path,) if drafter is None else (path, drafter)
+    return sum(part.stat().st_size for file in files for part in GGUFFile.open(file).paths)
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,9 @@ class Opening:
 
         share = 1 / len(models)
         entries = {
-            name: Entry(weight_bytes(served.model.path), partial(self.open, name, served, share))
+            name: Entry(
+                weight_bytes(served.model.path, served.model.draft_model), partial(self.open, name, served, share)
+            )
             for name, served in models.items()
         }
         idle = None if limits.idle_minutes is None else 60 * limits.idle_minutes

@@ -37,6 +37,7 @@ def verify(
     image: _Images = None,
     mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, as for run.")] = None,
     mmproj: arguments.MMProj = None,
+    draft_model: arguments.DraftModel = None,
     rope_scaling: arguments.RopeScaling = None,
     threads: arguments.Threads = None,
     device: arguments.Device = "cpu",
@@ -48,8 +49,10 @@ def verify(
     of a folder is judged by itself; those that are not equal have a line.
     """
     given = given_model(model, hub)
-    path, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
-    exported = arguments.export_options(path, mtp=mtp, mmproj=mmproj, rope_scaling=rope_scaling)
+    path, mtp, mmproj = given.path, mtp or given.mtp_beside(draft_model), mmproj or given.mmproj
+    exported = arguments.export_options(
+        path, mtp=mtp, mmproj=mmproj, draft_model=draft_model, rope_scaling=rope_scaling
+    )
     paths = _receipts(file)
     if file.is_dir() and (prompt is not None or image):
         option = "--image" if image else "--prompt"

@@ -29,6 +29,8 @@ class Candidates:
     """Drafts that it takes at any price."""
     behind: int = 0
     """Tokens that the head has not seen yet, and sees before its first draft."""
+    block: int = 0
+    """Rows of the one run that makes all drafts; 0 where each takes a run of its own."""
 
 
 class DraftCost(NamedTuple):
@@ -37,7 +39,7 @@ class DraftCost(NamedTuple):
     row: float = 0.0
     """Of its row in the verify."""
     draft: float = 0.0
-    """Of a request's share of a draft run."""
+    """Of a request's share of a draft run, which makes one draft, or all of a block."""
 
 
 class Governor:
@@ -104,7 +106,8 @@ class Governor:
                 if speed > best:
                     best, taken = speed, drafts[: n - sequences]
         (fewest, shortest), (most, longest) = seconds[0], seconds[-1]
-        self.cost = DraftCost(best * (longest - shortest) / max(1, most - fewest), best * (row + run / sequences))
+        share = row * max(1, *(c.block for c in candidates)) + run / sequences
+        self.cost = DraftCost(best * (longest - shortest) / max(1, most - fewest), best * share)
         counts = Counter(draft.request for draft in taken)
         return [counts[i] for i in range(sequences)]
 
@@ -126,7 +129,9 @@ def _drafts(candidates: Sequence[Candidates]) -> Iterator[_Draft]:
     for i, c in enumerate(candidates):
         for number, chance in enumerate(c.chances):
             runs, rows = 0, 0.0
-            if c.tokens is None:
+            if c.tokens is None and c.block:
+                runs, rows = 1, 0.0 if number else float(c.block)
+            elif c.tokens is None:
                 # The head computes drafts that are kept again, from their true hidden states.
                 runs, rows = number + 1, 1 + chance + (0 if number else c.behind / _CATCH_UP)
             yield _Draft(number >= c.least, -chance, runs, i, rows)

@@ -41,19 +41,25 @@ def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], 
     }
     if not draft:
         inputs |= dict.fromkeys(("accepted", "slots_in", "slots_out"), ("int32", ("S",)))
-    if graph != "verify":
+    block = manifest.drafter if draft else None
+    if graph != "verify" and block is None:
         inputs["prev_hidden"] = ("float", ("T" if draft else "S", config.residual))
     if not draft and config.streams is not None and (ngrams := config.streams.ngrams) is not None:
         inputs["previous_ids"] = ("int64", ("S", ngrams.size - 1))
     if manifest.images is not None:
         inputs["positions"] = ("int32", (3, "T"))
-        if draft:
+        if draft and block is None:
             inputs["last_positions"] = ("int32", (3, "S"))
         if graph == "prefill":
             inputs |= {"image_rows": ("float", ("I", config.hidden)), "image_places": ("int64", ("I", 1))}
     rows = "T" if graph == "verify" else "S"
     outputs: dict[str, Port] = {"tokens": ("int64", (rows,)), "hidden": ("float", (rows, config.residual))}
-    if draft:
+    if block is not None:
+        outputs = {
+            "candidates": ("int64", ("T", block.candidates)),
+            "edges": ("float", ("T", block.predecessors, block.candidates)),
+        }
+    elif draft:
         outputs["probability"] = ("float", (rows,))
         outputs["logits"] = ("float", (rows, manifest.draft_vocab or config.vocab))
     else:

@@ -1,4 +1,4 @@
-"""Runs the plan of a round: drafts of the MTP head, then the verify that all sequences share."""
+"""Runs the plan of a round: drafts of the model's drafter, then the verify that all sequences share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.models.drafter.config import BlockDrafterConfig
 from trigraph.runtime.device.sampler import SamplingParameters
-from trigraph.runtime.execution.results import DraftResult, DraftRun, RoundResult
+from trigraph.runtime.execution.results import BlockResult, DraftResult, DraftRun, RoundResult
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
+
+
+def _best(ids: NDArray[np.int64], scores: NDArray[np.float32], position: int) -> int:
+    return int(scores.argmax())
 
 
 class SequencePlan(NamedTuple):
@@ -23,13 +28,16 @@ class SequencePlan(NamedTuple):
     tokens: list[int]
     """To be verified: the sequence's next one, and drafts that are known."""
     drafts: int
-    """Most drafts that the head makes after a single token."""
+    """Most drafts that the model's drafter makes after a single token."""
     guess: abc.Callable[[DraftResult, int, int], int]
     """Chooses the draft at a position from a row of the head's logits: the arguments are result, row and position."""
     floor: float = 0.0
     """A draft less likely than this ends the chain and is not verified."""
     parameters: SamplingParameters | None = None
     """How a device may draw tokens and drafts; None where only the host can."""
+    guess_among: abc.Callable[[NDArray[np.int64], NDArray[np.float32], int], int] = _best
+    """Chooses a draft by its place among a block drafter's candidates: the arguments are these, their scores, and the
+    position."""
 
 
 Plan = abc.Sequence[SequencePlan]
@@ -59,7 +67,9 @@ class HostExecutor:
         return RoundResult(tokens, self.steps.verify([part.sequence for part in plan], tokens), runs)
 
     def draft(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
-        """The head's drafts of each sequence, and the runs that made them."""
+        """The drafts of each sequence, and the runs that made them."""
+        if self.steps.block is not None:
+            return self._draft_blocks(plan, self.steps.block)
         runs: list[DraftRun] = []
         drafts: list[list[int]] = [[] for _ in plan]
         chained = [i for i, part in enumerate(plan) if part.drafts]
@@ -84,6 +94,16 @@ class HostExecutor:
             tokens = [drafts[i][-1] for i in chained]
         return drafts, runs
 
+    def _draft_blocks(self, plan: Plan, block: BlockDrafterConfig) -> tuple[list[list[int]], list[DraftRun]]:
+        parts = [part for part in plan if part.drafts]
+        if not parts:
+            return [[] for _ in plan], []
+        started = time.perf_counter()
+        result = self.steps.draft_block([part.sequence for part in parts], [part.tokens[0] for part in parts])
+        rows = iter(range(not block.from_anchor, len(result.candidates), block.block))  # of the first drafts
+        drafts = [_walk(part, result, next(rows)) if part.drafts else [] for part in plan]
+        return drafts, [DraftRun(len(result.candidates), len(parts), time.perf_counter() - started)]
+
 
 def _draft(part: SequencePlan, result: DraftResult, row: int, depth: int) -> int | None:
     """The draft after `depth` others; None where it is too unlikely."""
@@ -95,3 +115,18 @@ def _draft(part: SequencePlan, result: DraftResult, row: int, depth: int) -> int
         if probability < part.floor:
             return None
     return token
+
+
+def _walk(part: SequencePlan, block: BlockResult, first: int) -> list[int]:
+    """The drafts of a sequence whose first one is of row `first`: scores are those after what was taken before."""
+    drafts: list[int] = []
+    before = 0
+    for row in range(first, first + part.drafts):
+        ids, scores = block.candidates[row], block.edges[row, before % block.edges.shape[1]]
+        before = part.guess_among(ids, scores, part.sequence.length + 1 + len(drafts))
+        if part.floor:
+            weights = np.exp(scores - scores.max())
+            if weights[before] < part.floor * weights.sum():
+                break
+        drafts.append(int(ids[before]))
+    return drafts

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.state.sequence import Sequence
 
@@ -19,12 +19,38 @@ ImageRows = NDArray[np.float32] | None
 """The rows of the image tokens of a piece of a prompt, in order: [count, hidden]."""
 
 
-def text_ids(tokens: Tokens, rows: NDArray[np.float32]) -> list[int]:
-    """The tokens that are no image's. Raises TrigraphError unless there is a row for each of the others."""
-    ids = [token for token in tokens if token >= 0]
-    if len(tokens) - len(ids) != len(rows):
-        raise TrigraphError(f"{len(tokens) - len(ids)} tokens are of images, and {len(rows)} rows are given for them")
-    return ids
+def check_ids(tokens: Tokens, vocab: int, rows: ImageRows = None) -> None:
+    """Raises TrigraphError unless the tokens are of a vocabulary, but for those of images, which have a row each."""
+    if rows is not None:
+        text = [token for token in tokens if token >= 0]
+        if (shown := len(tokens) - len(text)) != len(rows):
+            raise TrigraphError(f"{shown} tokens are of images, and {len(rows)} rows are given for them")
+        if not (tokens := text):
+            return
+    if set(map(type, tokens)) != {int} and np.asarray(tokens).dtype.kind not in "iu":
+        raise TrigraphError(f"token ids must be whole numbers, found {quote(tokens)}")
+    if min(tokens) < 0 or max(tokens) >= vocab:
+        raise TrigraphError(f"token ids must be from 0 to {vocab - 1}, found {min(tokens)} to {max(tokens)}")
+
+
+def chunks(tokens: abc.Sequence[Tokens], size: int) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
+    """Which sequences take part in each prefill, and with what: at most `size` tokens of all, in order."""
+    done = [0] * len(tokens)
+    while True:
+        room, pieces = size, {}
+        for i, new in enumerate(tokens):
+            if count := min(room, len(new) - done[i]):
+                pieces[i] = new[done[i] : done[i] + count]
+                done[i] += count
+                room -= count
+        if not pieces:
+            return
+        yield list(pieces), list(pieces.values())
+
+
+def lengths_after(sequences: Sequences, tokens: abc.Sequence[Tokens]) -> list[int]:
+    """Lengths of the sequences with these tokens."""
+    return [sequence.length + len(new) for sequence, new in zip(sequences, tokens, strict=True)]
 
 
 def next_rows(rows: abc.Iterator[NDArray[np.float32]], piece: Tokens) -> abc.Iterator[NDArray[np.float32]]:

@@ -22,13 +22,14 @@ def with_pending(manifest: Manifest, count: int | None, most: int) -> Manifest:
     if count is None:
         return manifest
     check("max_pending", count, int, lambda k: MAX_PENDING <= k <= MOST_PENDING, f"{MAX_PENDING} to {MOST_PENDING}")
-    state = state_tensors(manifest.config, manifest.kv_type, pending := min(count, most))
+    state = state_tensors(manifest.config, manifest.kv_type, pending := min(count, most), manifest.drafter)
     return replace(manifest, max_pending=pending, state=state)
 
 
 def resize(model: onnx.ModelProto, manifest: Manifest) -> bool:
     """Gives the state of a package's graph the sizes that a manifest has; whether any is another one."""
-    exported = {tensor.name: tensor.dims for tensor in state_tensors(manifest.config, manifest.kv_type)}
+    at_first = state_tensors(manifest.config, manifest.kv_type, drafter=manifest.drafter)
+    exported = {tensor.name: tensor.dims for tensor in at_first}
     sizes = {tensor.name: tensor.dims for tensor in manifest.state}
     changed = False
     for port in (*model.graph.input, *model.graph.output):

@@ -95,7 +95,7 @@ class Repacking:
             return False
         if (steps := self._steps()) is None:
             raise _StoppedError
-        if not steps.can_draft:
+        if not steps.can_draft and steps.block is None:
             prepared.pop("draft", None)
         opened = {name: graphs.open(graph, steps.state) for name, graph in prepared.items()}
         steps.change_over(opened["prefill"], opened["verify"], opened.get("draft"))

@@ -33,6 +33,13 @@ class DraftResult(NamedTuple):
     hidden: NDArray[np.float32]  # [sequences, hidden], of the head, for the next draft of the chain
 
 
+class BlockResult(NamedTuple):
+    """What a block drafter proposes in each row of each sequence's block, as views that the next draft overwrites."""
+
+    candidates: NDArray[np.int64]  # [rows, C], tokens
+    edges: NDArray[np.float32]  # [rows, E, C], their scores by the candidate before; E is 1 where that has no say
+
+
 class DraftRun(NamedTuple):
     """One run of the draft graph."""
 

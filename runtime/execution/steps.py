@@ -9,20 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.checks import check
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.drafter.config import BlockDrafterConfig
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.execution.inputs import (
     ImageRows,
     Rows,
     Sequences,
     Tokens,
+    check_ids,
+    chunks,
     fill_images,
     fill_positions,
     fill_previous,
     fill_tokens,
+    lengths_after,
     next_rows,
-    text_ids,
 )
-from trigraph.runtime.execution.results import DraftResult, StepResult
+from trigraph.runtime.execution.results import BlockResult, DraftResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
@@ -48,10 +51,12 @@ class Steps:
         vocab: int,
         chunk: int,
         text_start: int = 0,
+        block: BlockDrafterConfig | None = None,
     ) -> None:
         """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter.
 
-        `text_start`: the token that n-grams have in place of those before a text.
+        `text_start`: the token that n-grams have in place of those before a text. `block`: the block drafter whose
+        graph `draft` is; else it is that of an MTP head.
         """
         check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
         self.lock = threading.RLock()
@@ -60,6 +65,8 @@ class Steps:
         self.state = state
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
+        self.block = None if draft is None else block
+        """The block drafter that `draft_block` runs, if there is one."""
         self.chunk = chunk
         self._text_start = text_start
 
@@ -70,12 +77,17 @@ class Steps:
     @property
     def can_draft(self) -> bool:
         """Whether `draft` works: the package has an MTP head, and speculation was not switched off at loading."""
-        return self._draft is not None
+        return self._draft is not None and self.block is None
 
     @property
     def max_pending(self) -> int:
         """K: the most tokens of a sequence in one verify."""
         return self.state.limits.max_pending
+
+    @property
+    def reach(self) -> int:
+        """The most places behind a sequence that a round writes, be it with drafts or with what it verifies."""
+        return max(self.max_pending, 0 if self.block is None else self.block.block)
 
     def new_sequence(self) -> Sequence:
         """An empty sequence; `release` it after use. Raises TrigraphError when all slots are taken."""
@@ -102,16 +114,18 @@ class Steps:
             if not len(new):
                 raise TrigraphError("the prompt is empty; give at least one token")
             self._check(sequence, new, "prompt", shown)
-        self.state.check_room(sequences, _lengths_after(sequences, tokens))
+        self.state.check_room(sequences, lengths_after(sequences, tokens))
         for sequence in sequences:
             self._drop_pending(sequence)
             self.catch_up(sequence)
         result: StepResult | None = None
         left = {i: iter(shown) for i, shown in enumerate(images) if shown is not None}
-        for members, pieces in self._chunks(tokens):
+        for members, pieces in chunks(tokens, self.chunk):
             given = zip(members, pieces, strict=True)
             of_images = [row for i, piece in given if i in left for row in next_rows(left[i], piece)]
-            rows = self._prefill_chunks([sequences[i] for i in members], pieces, of_images)
+            rows = self._run(self._prefill, [sequences[i] for i in members], pieces, Binding.run, of_images)
+            for row, (i, piece) in enumerate(zip(members, pieces, strict=True)):
+                sequences[i].prefilled(piece, rows.hidden[row])
             if len(sequences) == 1:
                 result = rows
                 continue
@@ -179,33 +193,27 @@ class Steps:
         """Predicts the token after draft `tokens[i]`, from the head's own `hidden` [sequences, hidden] before it."""
         pieces = [[token] for token in tokens]
         past_lens = [sequence.mtp_len + sequence.drafted_len for sequence in sequences]
-        self._check_room(max(past_lens) + 1, "draft")
+        self.state.limits.check_context(max(past_lens) + 1, "draft")
         result = self._run_draft(sequences, pieces, hidden[:, None], past_lens, run)
         for sequence in sequences:
             sequence.drafted_more()
         return result
 
-    def _chunks(self, tokens: abc.Sequence[Tokens]) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
-        """Which sequences take part in each prefill, and with what: as many tokens as fit, in order."""
-        done = [0] * len(tokens)
-        while True:
-            room, pieces = self.chunk, {}
-            for i, new in enumerate(tokens):
-                if size := min(room, len(new) - done[i]):
-                    pieces[i] = new[done[i] : done[i] + size]
-                    done[i] += size
-                    room -= size
-            if not pieces:
-                return
-            yield list(pieces), list(pieces.values())
+    def draft_block(self, sequences: Sequences, tokens: Tokens) -> BlockResult:
+        """Candidates for what follows `tokens[i]`, the sampled but not yet verified next token of each sequence.
 
-    def _prefill_chunks(
-        self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens], shown: Rows
-    ) -> StepResult:
-        result = self._run(self._prefill, sequences, pieces, Binding.run, shown)
-        for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
-            sequence.prefilled(piece, result.hidden[i])
-        return result
+        The block drafter writes keys and values behind those of committed tokens, where the next verify writes its own.
+        """
+        if self.block is None:
+            raise TrigraphError("the package has no block drafter, or was loaded without speculation")
+        masks = [self.block.mask] * (self.block.block - 1)
+        blocks = [[token, *masks] for token in tokens]
+        for sequence, block in zip(sequences, blocks, strict=True):
+            self._check(sequence, block, "draft")
+            self._drop_pending(sequence)
+        binding = self._bind_draft(sequences, blocks, [sequence.length for sequence in sequences])
+        binding.run()
+        return BlockResult(binding.outputs["candidates"], binding.outputs["edges"])
 
     def _drop_pending(self, sequence: Sequence) -> None:
         if sequence.pending:
@@ -214,7 +222,7 @@ class Steps:
     def catch_up(self, sequence: Sequence, backlog: int = 0) -> None:
         """Rebuilds the head's KV of kept tokens until at most `backlog` of them lack it. Nothing may be pending."""
         sequence.trim_drafts()
-        while self._draft is not None and sequence.length - sequence.mtp_len > backlog:
+        while self.can_draft and sequence.length - sequence.mtp_len > backlog:
             start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self.chunk)
             hidden = sequence.hiddens.span(start - 1, stop - 1)
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
@@ -231,7 +239,7 @@ class Steps:
         fill_images(inputs, shown)
         fill_positions(inputs, sequences, tokens, [sequence.length for sequence in sequences])
         fill_previous(inputs, sequences, self._text_start)
-        slots = self.state.slots_out(sequences, _lengths_after(sequences, tokens))
+        slots = self.state.slots_out(sequences, lengths_after(sequences, tokens))
         try:
             for i, sequence in enumerate(sequences):
                 self._drop_pending(sequence)
@@ -258,42 +266,32 @@ class Steps:
         past_lens: abc.Sequence[int],
         run: Run = Binding.run,
     ) -> DraftResult:
-        if self._draft is None:
+        if not self.can_draft:
             raise TrigraphError("the package has no MTP head, or was loaded without speculation; it cannot draft")
-        self.state.reserve(sequences, [past + len(new) for past, new in zip(past_lens, tokens, strict=True)])
-        binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
-        inputs = binding.inputs
-        fill_tokens(inputs, tokens)
-        fill_positions(inputs, sequences, tokens, past_lens)
+        binding = self._bind_draft(sequences, tokens, past_lens)
         row = 0
-        for i, (sequence, new, hidden) in enumerate(zip(sequences, tokens, hiddens, strict=True)):
-            inputs["past_lens"][i] = past_lens[i]
-            inputs["page_table"][i] = sequence.pages
-            inputs["prev_hidden"][row : row + len(new)] = hidden
+        for new, hidden in zip(tokens, hiddens, strict=True):
+            binding.inputs["prev_hidden"][row : row + len(new)] = hidden
             row += len(new)
         run(binding)
         outputs = binding.outputs
         return DraftResult(outputs["logits"], outputs["tokens"], outputs["probability"], outputs["hidden"])
 
+    def _bind_draft(self, sequences: Sequences, tokens: abc.Sequence[Tokens], past_lens: abc.Sequence[int]) -> Binding:
+        """A run of the draft graph, with the inputs that drafters of all kinds have; pages are there."""
+        assert self._draft is not None
+        self.state.reserve(sequences, [past + len(new) for past, new in zip(past_lens, tokens, strict=True)])
+        binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
+        inputs = binding.inputs
+        fill_tokens(inputs, tokens)
+        fill_positions(inputs, sequences, tokens, past_lens)
+        for i, sequence in enumerate(sequences):
+            inputs["past_lens"][i] = past_lens[i]
+            inputs["page_table"][i] = sequence.pages
+        return binding
+
     def _check(self, sequence: Sequence, new: Tokens, noun: str, rows: ImageRows = None) -> None:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
-        self._check_room(sequence.length + len(new), noun)
-        if rows is not None and not (new := text_ids(new, rows)):
-            return
-        if set(map(type, new)) != {int} and np.asarray(new).dtype.kind not in "iu":
-            raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
-        if min(new) < 0 or max(new) >= self.vocab:
-            raise TrigraphError(f"token ids must be from 0 to {self.vocab - 1}, found {min(new)} to {max(new)}")
-
-    def _check_room(self, length: int, noun: str) -> None:
-        context = self.state.limits.context
-        if length > context:
-            raise TrigraphError(
-                f"the {noun} reaches {length} tokens and the context holds {context}; load with a larger context"
-            )
-
-
-def _lengths_after(sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> list[int]:
-    """Lengths of the sequences with these tokens."""
-    return [sequence.length + len(new) for sequence, new in zip(sequences, tokens, strict=True)]
+        self.state.limits.check_context(sequence.length + len(new), noun)
+        check_ids(new, self.vocab, rows)

@@ -1,10 +1,11 @@
-"""The drafts of one request: from the MTP head or n-grams, whichever was right more often; what came of them."""
+"""The drafts of one request: of the model's drafter or n-grams, whichever was right more often; what came of them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Candidates, DraftCost
@@ -18,6 +19,24 @@ _MEMORY, _PARKED = 0.9, 0.2  # of the share of rounds that drafted; under it, dr
 _LONG = 16  # rounds after which it is no chance that nothing was drafted
 
 
+class Head(NamedTuple):
+    """How the model's own drafter works: by default as an MTP head, whose drafts take a run each."""
+
+    block: int = 0
+    """Rows of the one run that makes all drafts of a block drafter; 0 for an MTP head."""
+    drafts: int = sys.maxsize
+    """Most of a round."""
+    longest: int = sys.maxsize
+    """Most tokens of a text that it drafts after: a block must fit into the context."""
+
+    def most(self, length: int, room: int) -> int:
+        """Drafts that it makes after so many tokens, of at most `room`."""
+        return min(room, self.drafts) if length <= self.longest else 0
+
+
+MTP_HEAD = Head()
+
+
 class AdaptiveLength:
     """Offers drafts for the governor to choose from, and learns how often they are right."""
 
@@ -26,7 +45,7 @@ class AdaptiveLength:
         common: Acceptance,
         longest: int,
         *,
-        head: bool = True,
+        head: Head | None = MTP_HEAD,
         ngrams: bool = False,
         fixed: int | None = None,
         note: str = "",
@@ -48,17 +67,19 @@ class AdaptiveLength:
     def candidates(self, tokens: Sequence[int], token: int, room: int, cost: DraftCost) -> Candidates:
         """At most `room` drafts for the next round, where `tokens` and then `token` are known."""
         most = min(room, self._longest if self._fixed is None else self._fixed)
-        chances = self._acceptance.head_chances(most) if self._head else []
+        by_head = 0 if self._head is None else self._head.most(len(tokens), most)
+        chances = self._acceptance.head_chances(by_head)
         drafts: list[int] | None = None
         if self._index is not None and most:
             self._match = self._index.find(tokens, token, most)
             if self._match.drafts:
                 others = self._acceptance.ngram_chances(self._match.length, most)
-                if _worth(others, cost.row) >= _worth(chances, cost.row + cost.draft):
+                if _worth(others, cost.row) >= self._worth_of_head(chances, cost):
                     chances, drafts = others, self._match.drafts
-            elif not self._head:
+            elif self._head is None:
                 drafts = []
-        return Candidates(chances, drafts, 0 if self._fixed is None else len(chances), self._behind)
+        block = 0 if self._head is None else self._head.block
+        return Candidates(chances, drafts, 0 if self._fixed is None else len(chances), self._behind, block=block)
 
     def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
         """Learns what became of the candidates when at most `asked` of them were wanted."""
@@ -86,6 +107,11 @@ class AdaptiveLength:
             self._acceptance.observe_ngram(self._match.length, tested, right)
             self._match = Match([], 0)
 
+    def _worth_of_head(self, chances: list[float], cost: DraftCost) -> float:
+        if self._head is not None and self._head.block:
+            return max(0.0, _worth(chances, cost.row) - cost.draft)
+        return _worth(chances, cost.row + cost.draft)
+
     def report(self) -> str:
         """What was drafted and why, in a few words for the statistics."""
         if not self._drafting:
@@ -103,15 +129,16 @@ class AdaptiveLength:
 
 @dataclass(frozen=True)
 class FixedLength:
-    """A fixed number of drafts of the head in each round, for a stated reason."""
+    """A fixed number of drafts of the model's drafter in each round, for a stated reason."""
 
     drafts: int
     reason: str
+    head: Head = MTP_HEAD
 
     def candidates(self, tokens: Sequence[int], token: int, room: int, cost: DraftCost) -> Candidates:
         """The drafts, as far as there is room."""
-        least = min(self.drafts, room)
-        return Candidates([_GUESSED_RATE ** (i + 1) for i in range(least)], least=least)
+        least = self.head.most(len(tokens), min(self.drafts, room))
+        return Candidates([_GUESSED_RATE ** (i + 1) for i in range(least)], least=least, block=self.head.block)
 
     def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
         """Learns nothing."""

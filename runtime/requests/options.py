@@ -9,7 +9,7 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.sampling import Sampling
 
-DRAFTERS = ("auto", "mtp", "ngram")
+DRAFTERS = ("auto", "mtp", "ngram", "block")
 _LONGEST_STOPS = 1 << 16  # characters: each request makes an automaton of them
 
 
@@ -26,7 +26,9 @@ class Options:
     reasoning_budget: int | None = None  # most tokens of the thought, whose end is forced then
     speculate: bool = True
     draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
-    drafter: str = "auto"  # "mtp": the model's head; "ngram": repetitions of the text; "auto": what is likelier right
+    drafter: str = (
+        "auto"  # "mtp": the MTP head; "block": a block drafter; "ngram": repetitions; "auto": the likelier one
+    )
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
     forced: tuple[
         int, ...

@@ -160,6 +160,21 @@ class Sampler:
         except TrigraphError:  # a guess may be wrong, and the verify sees for itself
             return int(drafted.tokens[row])
 
+    def guess_among(self, ids: NDArray[np.int64], logits: NDArray[np.float32], position: int) -> int:
+        """The place in `ids` of the token that `guess` would give if all others were out of the question."""
+        if self._greedy:
+            return int(logits.argmax())
+        order = ids.argsort()
+        tokens, scores = ids[order], logits[order]
+        if not self._plain:
+            every = np.full(tokens[-1] + 1, -np.inf, np.float32)
+            every[tokens] = scores
+            scores = self._adjusted(every)[tokens]
+        try:
+            return int(order[tokens.searchsorted(choose(scores, self.options, position, tokens))])
+        except TrigraphError:
+            return int(logits.argmax())
+
     def _first_choice(self, step: Rows, row: int, position: int) -> int:
         """What no constraint has a say in."""
         if self._greedy and (token := int(step.tokens[row])):

@@ -142,7 +142,7 @@ class Admission:
             return None
         found = self._cache.find(target, request.images.placed, needs_row=not request.completion.ids)
         request.sequence = sequence = found.sequence
-        needed = state.room([sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
+        needed = state.room([sequence], [min(len(target) + self._steps.reach, self._model.context)])
         if not self._cache.make_room(*needed) and active:  # others than requests have it
             self._cache.insert(sequence, None, ends=True)
             self._steps.release(sequence)

@@ -20,7 +20,7 @@ class Room:
     """
 
     def __init__(self, steps: Steps) -> None:
-        self._state, self._most = steps.state, steps.max_pending
+        self._state, self._most = steps.state, steps.reach
         state = steps.state
         spare = max(1, state.slots.size - state.sequences)
         self._spacing = state.limits.page_size * max(1, 2 * state.pages.size // spare)  # takes half of these slots

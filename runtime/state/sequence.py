@@ -31,6 +31,13 @@ class StateLimits:
         """Pages that a full context takes."""
         return -(-self.context // self.page_size)
 
+    def check_context(self, length: int, noun: str) -> None:
+        """Raises TrigraphError when what `noun` says has more tokens than the context."""
+        if length > self.context:
+            raise TrigraphError(
+                f"the {noun} reaches {length} tokens and the context holds {self.context}; load with a larger context"
+            )
+
 
 class Sequence:
     """Committed tokens, those of the last verify that wait for `keep`, and where the state is that they lead to."""

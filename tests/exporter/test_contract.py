@@ -15,6 +15,8 @@ from typing import NamedTuple, get_args
 import onnx
 import pytest
 
+from support.drafters import Drafters
+from support.packages import Packages
 from support.random_gguf import PRESETS, Architecture, write_random
 from support.seeing import SeeingPackages
 from trigraph.custom_ops import library_path
@@ -31,6 +33,7 @@ TYPES = {
     "float32": onnx.TensorProto.FLOAT,
     "uint8": onnx.TensorProto.UINT8,
 }
+KEY_VALUE = ("key", "value")
 KV_TYPES = {"f16": "float16", "f32": "float32", "q8_0": "uint8"}
 
 Port = tuple[int, tuple[int | str, ...]]
@@ -131,6 +134,25 @@ def test_inputs_for_images(seeing: SeeingPackages) -> None:
         assert (model.model_version, stated_features(model)) == (CONTRACT_VERSION, "images")
     assert re.search(r"`vision.onnx` is `embeddings`, (float32 \[N/4, hidden\])", PAGE)
     assert ports(package, "vision", "present")[0] == {"embeddings": (TYPES["float32"], ("N/4", 256))}
+
+
+@pytest.mark.parametrize(("kind", "candidates", "edges"), [("dflash", 32, 1), ("dflash2", 8, 8), ("dspark", 32, 32)])
+def test_block_drafters(packages: Packages, drafters: Drafters, kind: str, candidates: int, edges: int) -> None:
+    """The draft graph's ports, and state of the drafter's own sizes; prefill and verify are as without an MTP head."""
+    package = Package(
+        packages("tiny-dense", "F32", draft_model=drafters(kind)), "float16", {"C": candidates, "E": edges}
+    )
+    stated = {name.strip("`"): read(shape, package.sizes) for name, shape, _ in table("| draft | type |")}
+    found, state = ports(package, "draft", "past")
+    assert found | ports(package, "draft", "present")[0] == {key: stated[key] for key in stated.keys() - {"positions"}}
+    pages = {
+        f"draft.{layer}.{part}": (TYPES["float16"], ("pages", 64, 2, 64)) for layer in (0, 1) for part in KEY_VALUE
+    }
+    assert state == ports(package, "draft", "present")[1] == pages
+    for name in ("prefill", "verify"):
+        assert ports(package, name, "past")[1].keys() >= pages.keys()
+    model = onnx.load(package.folder / "draft.onnx", load_external_data=False)
+    assert stated_features(model) == "drafter"
 
 
 def test_outputs(package: Package, name: str) -> None:

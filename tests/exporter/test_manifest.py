@@ -54,7 +54,7 @@ def change(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("features", ["streams"]), r"key 'features' is \['streams'\], expected \[\]"),
         (
             change("features", ["images", "sound"]),
-            "the package has the feature 'sound', .* knows images, streams; update",
+            "the package has the feature 'sound', .* knows drafter, images, streams; update",
         ),
         (change("features", [{}]), "the package has the feature {}, "),
         (change("format", "other"), "is not the manifest of a trigraph package"),

@@ -29,6 +29,7 @@ class Limits:
 TARGETS = {
     "headers": Limits(cpu_seconds=1, bytes=256 << 20),
     "towers": Limits(cpu_seconds=1, bytes=256 << 20),
+    "drafters": Limits(cpu_seconds=2, bytes=256 << 20),
     "images": Limits(cpu_seconds=1, bytes=2 << 30),  # that process' own limit is lower
     "packages": Limits(cpu_seconds=2, bytes=512 << 20),
     "sessions": Limits(cpu_seconds=2, bytes=512 << 20),

@@ -21,8 +21,8 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("target", "count"),
     [
-        ("headers", 3000), ("towers", 1500), ("images", 3000), ("packages", 150), ("sessions", 300), ("operators", 300),
-        ("constraints", 150), ("answers", 400), ("grammars", 50), ("texts", 80),
+        ("headers", 3000), ("towers", 1500), ("drafters", 1500), ("images", 3000), ("packages", 150),
+        ("sessions", 300), ("operators", 300), ("constraints", 150), ("answers", 400), ("grammars", 50), ("texts", 80),
     ],
 )  # fmt: skip
 def test_no_defects(target: str, count: int, operator_library: Path) -> None:

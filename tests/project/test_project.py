@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # A room imports only from those before it, and from the top folders before its own; see support.imports.
 ROOMS = {
-    "models": ["*", "vision", "synth", "tiny"],
+    "models": ["*", "vision", "drafter", "synth", "tiny"],
     "custom_ops": [
         "__init__",
         "scripting",
@@ -27,7 +27,7 @@ ROOMS = {
         "registry",
         "bodies",
     ],
-    "exporter": ["package", "graphs", "placement", "export", "describe", "__init__"],
+    "exporter": ["package", "graphs", "placement", "options", "sources", "export", "describe", "__init__"],
     "runtime": [
         "limited",
         "text",

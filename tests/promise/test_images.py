@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.marks import slow_after
 from support.operators import LIBRARY
 from support.promise import draft_chains, row_bits, sequence_bits
 from support.seeing import SeeingPackages, Seen, picture, prompt_of
@@ -18,15 +19,21 @@ MODELS = [
     ("tiny-dense", "F32", "F32", "float32", "f16"),
     ("tiny-moe", "Q4_K_M", "F16", "int8", "f16"),
     ("tiny-dense", "mixed", "Q8_0", "int8", "q8_0"),
+    *([("tiny-moe", "Q4_K_M", "F16", "int8", "f16", "dflash2")] if LIBRARY == "cpu" else []),  # a GPU runs none yet
 ]
 PROMPT = prompt_of(3, (2, 3), 2, (3, 1), (1, 4), 5)
 GREEDY = Options(Sampling(temperature=0), 24, ignore_eos=True, logprobs=2)
 
 
+def folder_of(packages: SeeingPackages, model: tuple[str, ...]) -> Path:
+    geometry, quant, tower, activations, kv_type, *drafter = model
+    options = dict(activations=activations, kv_type=kv_type, **({"drafter": drafter[0]} if drafter else {}))
+    return packages(geometry, quant, tower, **options)
+
+
 @functools.cache
 def opened(packages: SeeingPackages, model: tuple[str, ...], threads: int = 1, chunk: int = 512) -> Engine:
-    geometry, quant, tower, activations, kv_type = model
-    folder = packages(geometry, quant, tower, activations=activations, kv_type=kv_type)
+    folder = folder_of(packages, model)
     return load(folder, threads=threads, chunk=chunk, context=128, sequences=5, device=LIBRARY)
 
 
@@ -41,7 +48,7 @@ def bits_of(engine: Engine, prompt: ImagePrompt, stop: int) -> dict[str, object]
     return found
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_a_prompt_cut_anywhere(seeing: SeeingPackages, model: tuple[str, ...]) -> None:
     """Once at every place, inside images too; in pieces of every size; with other threads and chunks."""
     plain = opened(seeing, model)
@@ -64,7 +71,7 @@ def test_a_prompt_cut_anywhere(seeing: SeeingPackages, model: tuple[str, ...]) -
             engine.steps.release(sequence)
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_batches(seeing: SeeingPackages, model: tuple[str, ...]) -> None:
     """Prompts with other images and with none beside each other, in one prefill and in verifies and drafts."""
     engine = opened(seeing, model)
@@ -115,11 +122,10 @@ def result_of(request: Handle) -> tuple[list[int], list[object]]:
     return request.ids, [*request.logprobs]
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_requests(seeing: SeeingPackages, model: tuple[str, ...], tmp_path: Path) -> None:
     """Alone, together, with and without drafts, from the cache, preempted, and after another program's checkpoints."""
-    geometry, quant, tower, activations, kv_type = model
-    folder = seeing(geometry, quant, tower, activations=activations, kv_type=kv_type)
+    folder = folder_of(seeing, model)
     shared = picture((3, 4), 9)
     prompts = [
         prompt_of(20, shared, 4, seed=1), prompt_of(20, shared, 9, (2, 2), 1, seed=1), prompt_of(30, seed=4),

@@ -20,7 +20,7 @@ from support.promise import PlainText, draft_chains, row_bits, sequence_bits
 from trigraph.runtime import Engine, load
 from trigraph.runtime.state.sequence import Sequence
 
-# geometry, quantisation, activations, keys and values: the architectures, every block type
+# geometry, quantisation, activations, keys and values, block drafter: the architectures, every block type
 MODELS = [
     ("trained", "Q8_0", "int8", "f16"),
     ("tiny-moe", "Q4_K_M", "int8", "f16"),
@@ -32,7 +32,11 @@ MODELS = [
     ("tiny-dense", "Q4_K_M", "int8", "q8_0"),
     ("tiny-streams", "mixed", "int8", "f16"),
     ("tiny-streams", "F32", "float32", "f32"),
+    ("trained", "Q8_0", "int8", "f16", "dflash2"),
+    ("tiny-moe", "Q4_K_M", "int8", "q8_0", "dflash"),
+    ("tiny-next", "mixed", "float32", "f32", "dspark"),
 ]
+MODELS = [model for model in MODELS if len(model) == 4 or LIBRARY == "cpu"]  # a GPU runs no block drafter yet
 LENGTH, SEQUENCES, K = 150, 4, 8
 WAYS = ((1, 512), (2, 13))  # threads, chunk
 
@@ -40,8 +44,9 @@ WAYS = ((1, 512), (2, 13))  # threads, chunk
 @functools.cache
 def engines(packages: Packages, model: tuple[str, ...]) -> tuple[list[Engine], list[PlainText]]:
     """An engine for each of WAYS, and the texts as the first one computes them."""
-    geometry, quant, activations, kv_type = model
-    folder = packages(geometry, quant, activations=activations, kv_type=kv_type)
+    geometry, quant, activations, kv_type, *drafter = model
+    options = dict(activations=activations, kv_type=kv_type, **({"drafter": drafter[0]} if drafter else {}))
+    folder = packages(geometry, quant, **options)
     found = [
         load(folder, threads=threads, chunk=chunk, context=200, sequences=SEQUENCES + 1, device=LIBRARY)
         for threads, chunk in WAYS

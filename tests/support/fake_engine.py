@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from support.fake_blocks import FakeBlocks
 from support.fake_model import FakeModel, History
 from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Sampling
@@ -50,14 +51,14 @@ def engine_of(
     slots: int = 0,
     pages: int = 0,
     max_waiting: int = 1024,
+    blocks: FakeBlocks | None = None,
 ) -> tuple[Engine, FakeModel]:
-    """An engine whose MTP head is always right."""
-    model = FakeModel(
-        VOCAB, next_logits, (lambda history: (int(next_logits(history).argmax()), 0.9)) if draft else None
-    )
+    """An engine whose MTP head is always right; `blocks` drafts in its place."""
+    guess = (lambda history: (int(next_logits(history).argmax()), 0.9)) if draft and blocks is None else None
+    model = FakeModel(VOCAB, next_logits, guess, blocks)
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
     chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
-    no_draft = None if draft else "the model has no MTP head"
+    no_draft = None if draft or blocks else "the model has no MTP head"
     steps = model.steps(context, sequences, chunk=16, slots=slots, pages=pages)
     return Engine(Model(steps, tokenizer, chat, no_draft=no_draft, scheduling=Scheduling(max_waiting))), model
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from support.fake_blocks import FakeBlocks
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.execution.sessions import Binding
@@ -33,21 +34,27 @@ TENSORS = (
     StateTensor("kv.3.key", "float32", ("pages", PAGE), BOTH),
     StateTensor("mtp.key", "float32", ("pages", PAGE, 2), ("prefill", "draft")),
 )
+BLOCK_KEY = StateTensor("draft.0.key", "float32", ("pages", PAGE, 2), ("prefill", "draft", "verify"))
 NOTHING = -1.0
 
 
 class FakeModel:
-    """`next_logits` gives the logits [vocab] after a history; `guess` what the MTP head predicts, and how surely."""
+    """`next_logits` gives the logits [vocab] after a history; `guess` what the MTP head predicts, and how surely.
+
+    `blocks` drafts in the head's place.
+    """
 
     def __init__(
         self,
         vocab: int,
         next_logits: Callable[[History], np.ndarray],
         guess: Callable[[History], tuple[int, float]] | None = None,
+        blocks: FakeBlocks | None = None,
     ) -> None:
         self.vocab = vocab
         self.next_logits = next_logits
         self.guess = guess
+        self.blocks = blocks
         self.runs: list[tuple[str, list[int]]] = []  # graph, tokens of each sequence
         self.fail = False
         self.watch: Callable[[str, list[list[int]]], object] = lambda graph, tokens: None
@@ -60,14 +67,15 @@ class FakeModel:
     ) -> Steps:
         """The steps of this model, with two slots and the pages of a context for each sequence unless given."""
         limits = StateLimits(context, PAGE, K, HIDDEN)
-        tensors = TENSORS if self.guess else TENSORS[:-1]
+        tensors = TENSORS if self.guess else TENSORS[:-1] if self.blocks is None else (*TENSORS[:-1], BLOCK_KEY)
         sizes = StateSizes(sequences, slots or 2 * sequences, pages or sequences * limits.pages)
         state = State(tensors, limits, sizes)
         for tensor in state.tensors.values():
             tensor.fill(np.nan)  # nobody may read what nobody wrote
         graphs = {name: FakeGraph(self, name, state, limits) for name in ("prefill", "verify", "draft")}
-        draft = graphs["draft"] if self.guess else None
-        return Steps(graphs["prefill"], graphs["verify"], draft, state, self.vocab, chunk)
+        draft = graphs["draft"] if self.guess or self.blocks else None
+        block = None if self.blocks is None else self.blocks.config
+        return Steps(graphs["prefill"], graphs["verify"], draft, state, self.vocab, chunk, block=block)
 
     def number(self, history: History) -> int:
         """The number that stands for a history."""
@@ -111,6 +119,10 @@ class FakeGraph:
         }
         if not draft:
             inputs |= {name: np.zeros(sequences, np.int32) for name in ("accepted", "slots_in", "slots_out")}
+        if draft and self.model.blocks is not None:
+            return Binding(
+                self.exchange(inputs, found := self.model.blocks.outputs(tokens)), lambda: self._run(inputs, found)
+            )
         if self.name != "verify":
             inputs["prev_hidden"] = np.zeros((tokens if draft else sequences, HIDDEN), np.float32)
         rows = tokens if self.name == "verify" else sequences
@@ -161,6 +173,8 @@ class FakeGraph:
         full = history
         for j, token in enumerate(tokens):
             self._put("kv.3.key", table, past + j, token)
+            if self.model.blocks:
+                self._put(BLOCK_KEY.name, table, past + j, [token, self.model.number(full)])
             if self.name == "prefill" and self.model.guess:
                 before = inputs["prev_hidden"][i] if j == 0 else [self.model.number(full), 0]
                 assert self.model.history(before[0]) == full, "prev_hidden is of another token"
@@ -190,12 +204,17 @@ class FakeGraph:
         outputs["hidden"][row] = [self.model.number(history), 0]
 
     def _draft(self, inputs: Arrays, outputs: Arrays, i: int, rows: slice) -> None:
-        table, past = inputs["page_table"][i], int(inputs["past_lens"][i])
+        table, past, key = inputs["page_table"][i], int(inputs["past_lens"][i]), self._drafter_key
         full: History = ()
         for p in range(past):
-            token, number = self._at("mtp.key", table, p)
-            assert self.model.history(number) == full, "an entry of the MTP cache is of another text"
+            token, number = self._at(key, table, p)
+            assert self.model.history(number) == full, "an entry of the drafter's cache is of another text"
             full = (*full, int(token))
+        if self.model.blocks is not None:
+            for j, token in enumerate(inputs["input_ids"][rows].tolist()):
+                self._put(key, table, past + j, [token, NOTHING])  # of use to nobody
+            self.model.blocks.draft(full, inputs, outputs, rows)
+            return
         for j, token in enumerate(inputs["input_ids"][rows].tolist()):
             number, chained = inputs["prev_hidden"][rows.start + j]
             assert self.model.history(number) == full, "the hidden state is of another token"
@@ -206,6 +225,10 @@ class FakeGraph:
         outputs["tokens"][i], outputs["probability"][i] = self.model.guess(full)
         outputs["logits"][i] = np.where(np.arange(self.model.vocab) == outputs["tokens"][i], 0, -100)
         outputs["hidden"][i] = [self.model.number(full), 1]
+
+    @property
+    def _drafter_key(self) -> str:
+        return "mtp.key" if self.model.blocks is None else BLOCK_KEY.name
 
     def _at(self, name: str, table: np.ndarray, position: int) -> Any:
         return self.state.tensors[name][table[position // PAGE], position % PAGE]

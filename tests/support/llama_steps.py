@@ -19,17 +19,17 @@ import pytest
 Rows = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.int64]
 
-_POINTER, _I32, _F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
+POINTER, _I32, _F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 _CONTEXT = 1024
 _PART = 256  # tokens that llama.cpp computes at once
 _NO_FLASH, _HEAD = 0, 1  # of flash_attn_type and ctx_type
-_DECODE = 1
+DECODE = 1
 _TYPE_F32 = 0
 _NO_ROWS = np.empty((0, 0), np.float32)
-_KEEP_HIDDEN = "_Z26llama_set_embeddings_nextnP13llama_contextbb"  # what a head hands on has C++ functions only
+KEEP_HIDDEN = "_Z26llama_set_embeddings_nextnP13llama_contextbb"  # what a head hands on has C++ functions only
 _HIDDEN = "_Z30llama_get_embeddings_nextn_ithP13llama_contexti"
 _SYMBOLS = (
-    *(_KEEP_HIDDEN, _HIDDEN),
+    *(KEEP_HIDDEN, _HIDDEN),
     *("llama_backend_init", "llama_log_set", "llama_model_default_params", "llama_model_load_from_file"),
     *("llama_model_free", "llama_context_default_params", "llama_init_from_model", "llama_free", "llama_process"),
     *("llama_get_logits_ith", "llama_batch_ext_init", "llama_batch_ext_free", "llama_batch_ext_add_token"),
@@ -40,9 +40,9 @@ _SYMBOLS = (
 
 class _ModelParameters(ctypes.Structure):
     _fields_ = [
-        *[(name, _POINTER) for name in ("devices", "overrides")],
+        *[(name, POINTER) for name in ("devices", "overrides")],
         *[(name, _I32) for name in ("n_gpu_layers", "split_mode", "load_mode", "lazy_mode", "main_gpu")],
-        *[(name, _POINTER) for name in ("tensor_split", "progress", "progress_data", "kv_overrides")],
+        *[(name, POINTER) for name in ("tensor_split", "progress", "progress_data", "kv_overrides")],
         *[(name, ctypes.c_bool) for name in ("vocab_only", "check", "extra", "no_host", "no_alloc", "load_mtp")],
     ]
 
@@ -53,16 +53,16 @@ class _ContextParameters(ctypes.Structure):
         *[(name, _I32) for name in ("n_threads", "n_threads_batch", "ctx_type", "scaling", "pooling", "attention")],
         ("flash_attn_type", _I32),
         *[(f"rope_{number}", _F32) for number in range(8)],
-        *[(name, _POINTER) for name in ("evaluated", "evaluated_data")],
+        *[(name, POINTER) for name in ("evaluated", "evaluated_data")],
         *[(name, _I32) for name in ("type_k", "type_v")],
-        *[(name, _POINTER) for name in ("expert_cache", "abort", "abort_data")],
+        *[(name, POINTER) for name in ("expert_cache", "abort", "abort_data")],
         *[(name, ctypes.c_bool) for name in ("embeddings", "offload", "no_perf", "op_offload", "swa", "unified")],
-        *[(name, _POINTER) for name in ("samplers", "n_samplers", "ctx_other")],
+        *[(name, POINTER) for name in ("samplers", "n_samplers", "ctx_other")],
     ]
 
 
 class _Row(ctypes.Structure):
-    _fields_ = [("data", _POINTER), ("rows", ctypes.c_size_t), ("width", ctypes.c_size_t)]
+    _fields_ = [("data", POINTER), ("rows", ctypes.c_size_t), ("width", ctypes.c_size_t)]
 
 
 class LlamaSteps:
@@ -75,42 +75,43 @@ class LlamaSteps:
         """`settings`: other values of parameters of its contexts."""
         xllamacpp: Any = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: no comparison")
         (library,) = Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")
-        self._c, self._vocab, self._length = _functions(library), vocab, context
+        self.c, self._vocab, self._length = _functions(library), vocab, context
         self._settings = settings
-        parameters = self._c.llama_model_default_params()
+        parameters = self.c.llama_model_default_params()
         parameters.n_gpu_layers, parameters.load_mtp = 0, True
-        self._model = self._c.llama_model_load_from_file(str(path).encode(), parameters)
+        self._model = self.c.llama_model_load_from_file(str(path).encode(), parameters)
         assert self._model, "llama.cpp does not load the model"
 
     def close(self) -> None:
         """Gives the model's memory back."""
-        self._c.llama_model_free(self._model)
+        self.c.llama_model_free(self._model)
 
     def trunk(self, ids: Ids, image_rows: Rows = _NO_ROWS, positions: Ids | None = None) -> npt.NDArray[np.float32]:
         """Logits of every token [T, vocab]. An id of vocab + k is row k of `image_rows`. `positions`: [3, T]."""
-        with self._context() as context:
+        with self.context() as context:
             return self._logits(context, ids, image_rows, _text(ids) if positions is None else positions, None)
 
     def head(self, ids: Ids, before: Rows, image_rows: Rows, positions: Ids) -> npt.NDArray[np.float32]:
         """Logits of the MTP head [T, vocab], each from a token, its position and the hidden row of the token before."""
-        with self._context() as trunk, self._context(ctx_type=_HEAD, ctx_other=trunk) as context:
+        with self.context() as trunk, self.context(ctx_type=_HEAD, ctx_other=trunk) as context:
             return self._logits(context, ids, image_rows, positions, before)
 
     def drafts(self, ids: Ids, before: Rows, count: int) -> npt.NDArray[np.float32]:
         """Logits of the MTP head behind `ids`, then behind each of its own drafts [count, vocab]; `before` as there."""
-        with self._context() as trunk, self._context(ctx_type=_HEAD, ctx_other=trunk) as context:
-            getattr(self._c, _KEEP_HIDDEN)(context, True, False)
+        with self.context() as trunk, self.context(ctx_type=_HEAD, ctx_other=trunk) as context:
+            getattr(self.c, KEEP_HIDDEN)(context, True, False)
             rows, last = self._logits(context, ids, _NO_ROWS, _text(ids), before)[-1:], len(ids) - 1
             while len(rows) < count:
-                handed = np.ctypeslib.as_array(getattr(self._c, _HIDDEN)(context, last), before[:1].shape[1:])[None]
+                handed = np.ctypeslib.as_array(getattr(self.c, _HIDDEN)(context, last), before[:1].shape[1:])[None]
                 draft, last = rows[-1:].argmax(-1), 0
                 place = _text(draft) + len(ids) + len(rows) - 1
                 rows = np.concatenate([rows, self._logits(context, draft, _NO_ROWS, place, handed.copy())])
         return rows
 
     @contextmanager
-    def _context(self, **settings: Any) -> Iterator[int]:
-        parameters = self._c.llama_context_default_params()
+    def context(self, **settings: Any) -> Iterator[int]:
+        """A context of the model, for a while; `settings`: other values of its parameters."""
+        parameters = self.c.llama_context_default_params()
         parameters.n_ctx = parameters.n_batch = self._length
         parameters.n_ubatch = _PART
         parameters.outputs_seq = 0  # no limit
@@ -119,12 +120,12 @@ class LlamaSteps:
         parameters.flash_attn_type = _NO_FLASH
         for name, value in (self._settings | settings).items():
             setattr(parameters, name, value)
-        context = self._c.llama_init_from_model(self._model, parameters)
+        context = self.c.llama_init_from_model(self._model, parameters)
         assert context, "llama.cpp makes no context"
         try:
             yield context
         finally:
-            self._c.llama_free(context)
+            self.c.llama_free(context)
 
     def _logits(
         self, context: int, ids: Ids, image_rows: Rows, positions: Ids, before: Rows | None
@@ -135,27 +136,27 @@ class LlamaSteps:
         found = np.empty((len(ids), self._vocab), np.float32)
         for _, run in itertools.groupby(range(len(ids)), lambda place: bool(ids[place] >= self._vocab)):
             places = [*run]
-            batch = self._c.llama_batch_ext_init(context)
+            batch = self.c.llama_batch_ext_init(context)
             for index, place in enumerate(places):
                 self._add(batch, index, int(ids[place]), rows)
                 if states is not None:
-                    assert self._c.llama_batch_ext_set_embd_state(batch, index, _row(states[place]))
-                assert self._c.llama_batch_ext_set_pos(batch, index, (_I32 * 4)(*axes[:, place].tolist()))
-                assert self._c.llama_batch_ext_set_output_logits(batch, index, True)
-            assert self._c.llama_process(context, _DECODE, batch) == 0
+                    assert self.c.llama_batch_ext_set_embd_state(batch, index, row_of(states[place]))
+                assert self.c.llama_batch_ext_set_pos(batch, index, (_I32 * 4)(*axes[:, place].tolist()))
+                assert self.c.llama_batch_ext_set_output_logits(batch, index, True)
+            assert self.c.llama_process(context, DECODE, batch) == 0
             for index, place in enumerate(places):
-                found[place] = np.ctypeslib.as_array(self._c.llama_get_logits_ith(context, index), (self._vocab,))
-            self._c.llama_batch_ext_free(batch)
+                found[place] = np.ctypeslib.as_array(self.c.llama_get_logits_ith(context, index), (self._vocab,))
+            self.c.llama_batch_ext_free(batch)
         return found
 
     def _add(self, batch: int, index: int, token: int, rows: npt.NDArray[np.float32]) -> None:
         if token < self._vocab:
-            assert self._c.llama_batch_ext_add_token(batch, 0, token) == index
+            assert self.c.llama_batch_ext_add_token(batch, 0, token) == index
         else:
-            assert self._c.llama_batch_ext_add_embd(batch, 0, _row(rows[token - self._vocab])) == index
+            assert self.c.llama_batch_ext_add_embd(batch, 0, row_of(rows[token - self._vocab])) == index
 
 
-_silent = ctypes.CFUNCTYPE(None, _I32, ctypes.c_char_p, _POINTER)(lambda *_: None)
+_silent = ctypes.CFUNCTYPE(None, _I32, ctypes.c_char_p, POINTER)(lambda *_: None)
 
 
 def _functions(path: Path) -> Any:
@@ -165,22 +166,22 @@ def _functions(path: Path) -> Any:
         pytest.skip(f"xllamacpp does not export {', '.join(missing)}: no comparison with llama.cpp")
     types: dict[str, tuple[Any, Sequence[Any]]] = {
         "llama_model_default_params": (_ModelParameters, []),
-        "llama_model_load_from_file": (_POINTER, [ctypes.c_char_p, _ModelParameters]),
-        "llama_model_free": (None, [_POINTER]),
+        "llama_model_load_from_file": (POINTER, [ctypes.c_char_p, _ModelParameters]),
+        "llama_model_free": (None, [POINTER]),
         "llama_context_default_params": (_ContextParameters, []),
-        "llama_init_from_model": (_POINTER, [_POINTER, _ContextParameters]),
-        "llama_free": (None, [_POINTER]),
-        "llama_batch_ext_init": (_POINTER, [_POINTER]),
-        "llama_batch_ext_free": (None, [_POINTER]),
-        "llama_batch_ext_add_token": (_I32, [_POINTER, _I32, _I32]),
-        "llama_batch_ext_add_embd": (_I32, [_POINTER, _I32, _Row]),
-        "llama_batch_ext_set_embd_state": (ctypes.c_bool, [_POINTER, _I32, _Row]),
-        "llama_batch_ext_set_pos": (ctypes.c_bool, [_POINTER, _I32, ctypes.POINTER(_I32)]),
-        "llama_batch_ext_set_output_logits": (ctypes.c_bool, [_POINTER, _I32, ctypes.c_bool]),
-        "llama_process": (_I32, [_POINTER, _I32, _POINTER]),
-        "llama_get_logits_ith": (ctypes.POINTER(_F32), [_POINTER, _I32]),
-        _KEEP_HIDDEN: (None, [_POINTER, ctypes.c_bool, ctypes.c_bool]),
-        _HIDDEN: (ctypes.POINTER(_F32), [_POINTER, _I32]),
+        "llama_init_from_model": (POINTER, [POINTER, _ContextParameters]),
+        "llama_free": (None, [POINTER]),
+        "llama_batch_ext_init": (POINTER, [POINTER]),
+        "llama_batch_ext_free": (None, [POINTER]),
+        "llama_batch_ext_add_token": (_I32, [POINTER, _I32, _I32]),
+        "llama_batch_ext_add_embd": (_I32, [POINTER, _I32, _Row]),
+        "llama_batch_ext_set_embd_state": (ctypes.c_bool, [POINTER, _I32, _Row]),
+        "llama_batch_ext_set_pos": (ctypes.c_bool, [POINTER, _I32, ctypes.POINTER(_I32)]),
+        "llama_batch_ext_set_output_logits": (ctypes.c_bool, [POINTER, _I32, ctypes.c_bool]),
+        "llama_process": (_I32, [POINTER, _I32, POINTER]),
+        "llama_get_logits_ith": (ctypes.POINTER(_F32), [POINTER, _I32]),
+        KEEP_HIDDEN: (None, [POINTER, ctypes.c_bool, ctypes.c_bool]),
+        _HIDDEN: (ctypes.POINTER(_F32), [POINTER, _I32]),
     }
     for name, (result, arguments) in types.items():
         function: Callable[..., Any] = getattr(library, name)
@@ -214,5 +215,5 @@ def _float32(rows: Rows) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(rows, np.float32)
 
 
-def _row(row: npt.NDArray[np.float32]) -> _Row:
+def row_of(row: npt.NDArray[np.float32]) -> _Row:
     return _Row(row.ctypes.data, 1, len(row))

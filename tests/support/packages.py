@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.drafters import drafter_of
 from trigraph.exporter import ExportOptions, export
 
 Make = Callable[[str, str], Path]
@@ -12,7 +13,10 @@ FILES = {"prefill.onnx", "draft.onnx", "verify.onnx", "manifest.json", "tokenize
 
 
 class Packages:
-    """`packages("tiny-moe", "F32")` -> folder; the trained model is ("trained", "Q8_0")."""
+    """`packages("tiny-moe", "F32")` -> folder; the trained model is ("trained", "Q8_0").
+
+    `drafter="dflash2"` adds a random block drafter of that kind.
+    """
 
     def __init__(self, folder: Path, trained: Path, synthetic: Make) -> None:
         self._folder = folder
@@ -21,9 +25,13 @@ class Packages:
 
     def __call__(self, geometry: str, quant: str, **options: Any) -> Path:
         """The package's folder, exported at the first call with these arguments."""
-        out = self._folder / "-".join((geometry, quant, *map(str, options.values())))
+        out = self._folder / "-".join((geometry, quant, *(Path(str(value)).name for value in options.values())))
         if not out.exists():
             source = self._trained if geometry == "trained" else self._synthetic(geometry, quant)
+            if (kind := options.pop("drafter", None)) is not None:
+                options["draft_model"] = drafter_of(
+                    source, self._folder / f"dflash-{geometry}-{quant}-{kind}.gguf", kind
+                )
             export(source, out, ExportOptions(weights="reference", **options))
         return out
 

@@ -30,7 +30,11 @@ def draft_bits(result: DraftResult) -> list[tuple[bytes, bytes, int]]:
 
 
 def draft_chains(engine: Engine, sequences: list[Sequence], tokens: list[int]) -> list[list[tuple[bytes, bytes, int]]]:
-    """A draft for each sequence, and `CHAINED` more: a list for each sequence."""
+    """A draft for each sequence, and `CHAINED` more, or the block of a block drafter: a list for each sequence."""
+    if (block := engine.steps.block) is not None:
+        result = engine.steps.draft_block(sequences, tokens)
+        blocks = [slice(i * block.block, (i + 1) * block.block) for i in range(len(sequences))]
+        return [[(result.candidates[rows].tobytes(), result.edges[rows].tobytes(), 0)] for rows in blocks]
     guess = engine.steps.draft(sequences, tokens)
     found = [draft_bits(guess)]
     for _ in range(CHAINED):
@@ -42,11 +46,11 @@ def draft_chains(engine: Engine, sequences: list[Sequence], tokens: list[int]) -
 def sequence_bits(engine: Engine, sequence: Sequence) -> dict[str, object]:
     """All that a sequence holds or leads to: state and KV of committed positions, the next row, and drafts."""
     steps = engine.steps
-    drafts = draft_chains(engine, [sequence], [3]) if steps.can_draft else []
+    drafts = draft_chains(engine, [sequence], [3]) if steps.can_draft or steps.block else []
     found: dict[str, object] = {"row": row_bits(steps.verify([sequence], [[1]])), "drafts": drafts}  # commits
     steps.keep(sequence, 0)
     for name, tensor in steps.state.tensors.items():
-        if name.startswith(("kv.", "mtp.", "index.")):
+        if name.startswith(("kv.", "mtp.", "draft.", "index.")):
             pages = np.stack([tensor[int(page)] for page in sequence.pages[: sequence.page_count]])
             found[name] = pages.reshape(-1, *pages.shape[2:])[: sequence.length].tobytes()
         elif name.endswith(".state"):

@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from support.fake_blocks import FakeBlocks, drafter_config
 from support.fake_engine import END, TEMPLATE, VOCAB, engine_of
 from support.fake_model import FakeModel, FakeStep, chaotic, mostly_right
 from trigraph.runtime import Engine, Options, Sampling
@@ -21,10 +22,14 @@ LOGITS = lru_cache(maxsize=None)(chaotic(VOCAB))
 CONTEXT = 64
 
 
-def fresh(draft: bool = True, **sizes: int) -> tuple[Engine, FakeModel]:
-    """An engine whose head is often wrong; four sequences, 64 tokens of context, unless given."""
-    engine, model = engine_of(LOGITS, draft=draft, template=TEMPLATE, **sizes)
-    if draft:
+def fresh(draft: bool = True, *, block: int = 0, **sizes: int) -> tuple[Engine, FakeModel]:
+    """An engine whose head is often wrong; four sequences, 64 tokens of context, unless given.
+
+    `block`: rows of a block drafter in the head's place.
+    """
+    blocks = FakeBlocks(LOGITS, drafter_config(block=block), lambda history: hash(history) % 3 == 0) if block else None
+    engine, model = engine_of(LOGITS, draft=draft, template=TEMPLATE, blocks=blocks, **sizes)
+    if draft and not block:
         model.guess = mostly_right(LOGITS)
     return engine, model
 

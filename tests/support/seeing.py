@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from support.drafters import drafter_of
 from support.pictures import pixels
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.rope_positions import ImageSpan
@@ -24,7 +25,10 @@ Size = tuple[int, int]
 
 
 class SeeingPackages:
-    """`packages("tiny-moe", "F32")` -> folder, made once; `source` gives the model, whose folder has no tower."""
+    """`packages("tiny-moe", "F32")` -> folder, made once; `source` gives the model, whose folder has no tower.
+
+    `drafter="dflash2"` adds a random block drafter of that kind.
+    """
 
     def __init__(self, folder: Path, source: Synthetic) -> None:
         self._folder, self._source = folder, source
@@ -40,8 +44,10 @@ class SeeingPackages:
         """The package's folder, exported at the first call with these arguments."""
         out = self._folder / "-".join((geometry, quant, tower, *map(str, options.values())))
         if not out.exists():
-            given = {"weights": "reference"} | options
-            export(self._source(geometry, quant), out, ExportOptions(mmproj=self.tower(geometry, tower), **given))
+            source, given = self._source(geometry, quant), {"weights": "reference"} | options
+            if (kind := given.pop("drafter", None)) is not None:
+                given["draft_model"] = drafter_of(source, self._folder / f"dflash-{geometry}-{quant}-{kind}.gguf", kind)
+            export(source, out, ExportOptions(mmproj=self.tower(geometry, tower), **given))
         return out
 
 

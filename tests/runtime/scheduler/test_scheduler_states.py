@@ -19,6 +19,8 @@ from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.admission import Admission
 
 SIZES = st.sampled_from([{}, {"pages": 16}, {"pages": 21}, {"slots": 6}, {"slots": 7, "pages": 18}])
+DRAFTERS = st.sampled_from([(False, 0), (True, 0), (True, 4), (True, 12)])
+"""Whether something drafts, and the rows of a block drafter; more of them than a verify has, too."""
 PROMPTS = st.tuples(st.integers(0, 40), st.integers(0, 2), st.integers(1, 23))
 """How much of a common text, and which one of a few texts of which length follows."""
 
@@ -26,12 +28,13 @@ PROMPTS = st.tuples(st.integers(0, 40), st.integers(0, 2), st.integers(1, 23))
 class Rounds(RuleBasedStateMachine):
     """Requests come, are cancelled, run out of time; rounds are run one at a time."""
 
-    @initialize(sizes=SIZES, sequences=st.integers(1, 3), drafts=st.booleans(), piece=st.integers(1, 16))
-    def start(self, sizes: dict[str, int], sequences: int, drafts: bool, piece: int) -> None:
+    @initialize(sizes=SIZES, sequences=st.integers(1, 3), drafter=DRAFTERS, piece=st.integers(1, 16))
+    def start(self, sizes: dict[str, int], sequences: int, drafter: tuple[bool, int], piece: int) -> None:
         self.patch = pytest.MonkeyPatch()
         decodes = attrgetter("decodes")
         self.patch.setattr(Admission, "piece", lambda self, active: piece if any(map(decodes, active)) else 16)
-        self.engine, _ = fresh(drafts, sequences=sequences, **sizes)
+        draft, block = drafter
+        self.engine, _ = fresh(draft, block=block, sequences=sequences, **sizes)
         self.asked: list[tuple[Handle, list[int], Options]] = []
 
     @rule(
@@ -44,7 +47,11 @@ class Rounds(RuleBasedStateMachine):
     def submit(self, prompt: tuple[int, int, int], seed: int, length: int, draft: int | None, priority: int) -> None:
         common, number, rest = prompt
         ids = [*tokens(CONTEXT)[:common], *tokens(rest, 1 + number)]
-        wanted = options(seed, length, draft_tokens=draft if self.engine.steps.can_draft else None)
+        if (head := self.engine.model.head) is None:
+            draft = None
+        elif draft is not None:
+            draft = min(draft, head.drafts)
+        wanted = options(seed, length, draft_tokens=draft)
         request = queued(self.engine, ids, wanted, priority=priority, checkpoints={common} if seed == 0 else ())
         self.asked.append((request, ids, wanted))
 
