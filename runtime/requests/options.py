@@ -26,9 +26,7 @@ class Options:
     reasoning_budget: int | None = None  # most tokens of the thought, whose end is forced then
     speculate: bool = True
     draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
-    drafter: str = (
-        "auto"  # "mtp": the MTP head; "block": a block drafter; "ngram": repetitions; "auto": the likelier one
-    )
+    drafter: str = "auto"  # "mtp": the MTP head; "block": a block drafter; "ngram": repetitions; "auto": the likelier
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
     forced: tuple[
         int, ...
