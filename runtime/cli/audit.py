@@ -32,7 +32,7 @@ def audit(
         typer.Option(metavar="FILE", help="Prompts, one a line or a JSON list (default: 40 of several kinds)"),
     ] = None,
     tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Maximum tokens of an answer.")] = Plan.tokens,
-    companions: Annotated[str, typer.Option(help="Numbers of concurrent requests, comma-separated.")] = "2,8,32",
+    companions: Annotated[str, typer.Option(help="Numbers of other requests at once, comma-separated.")] = "2,8,32",
     timeout: Annotated[
         float | None,
         typer.Option(
