@@ -28,8 +28,8 @@ class EngineConfig:
     """Bytes that the GPU may take, for weights, state and what steps need. The CPU computes routed experts that do not
     fit, and layers if all else does not. None: what is free."""
     repack: str = "auto"
-    """When AVX2 and AVX-512 get copies of K-type and IQ3 weights that they read faster, in memory of their own: one of
-    REPACK."""
+    """When AVX2 and AVX-512 get copies of Q4_K to Q6_K, IQ3 and IQ2 weights that they read faster, in memory of their
+    own: one of REPACK."""
     threads: int | None = None
     """Threads of a step, at most the logical cores. None: the physical ones; one for a small model."""
     context: int | None = None

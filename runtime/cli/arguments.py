@@ -75,8 +75,8 @@ Repack = Annotated[
     str,
     typer.Option(
         metavar="|".join(REPACK),
-        help="On x86, copy K-type and IQ3 weights to a faster layout: in the background if memory allows, at loading, "
-        "never.",
+        help="On x86, copy Q4_K to Q6_K, IQ3 and IQ2 weights to a faster layout: in the background if memory allows, "
+        "at loading, never.",
     ),
 ]
 MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]
