@@ -19,8 +19,8 @@ from trigraph.runtime.package_cache import ExportedModel, exported_models, sweep
 
 @examples(
     "trigraph models",
-    "trigraph models pull unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
-    "trigraph models rm unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
+    "trigraph models pull unsloth/Qwen3.6-35B-A3B-MTP-GGUF:UD-Q4_K_XL",
+    "trigraph models rm unsloth/Qwen3.6-35B-A3B-MTP-GGUF:UD-Q4_K_XL",
     "trigraph models rm MODEL.gguf",
 )
 def models(

@@ -30,7 +30,7 @@ from trigraph.runtime.text.reply_parser import ReplyParser
 
 @examples(
     'trigraph run MODEL.gguf -p "Why is the sky blue?"',
-    "trigraph run -hf unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
+    "trigraph run -hf unsloth/Qwen3.6-35B-A3B-MTP-GGUF:UD-Q4_K_XL",
     "trigraph run MODEL.gguf -f CHAPTER.txt --raw -n 200 --seed 1",
 )
 @grouped

@@ -194,7 +194,7 @@ class LogArguments:
 
 @examples(
     "trigraph serve MODEL.gguf --port 8080",
-    "trigraph serve -hf unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M --ctx-size 32k --max-sequences 8",
+    "trigraph serve -hf unsloth/Qwen3.6-35B-A3B-MTP-GGUF:UD-Q4_K_XL --ctx-size 32k --max-sequences 8",
     "trigraph serve --model small=SMALL.gguf --model large=LARGE.gguf --idle-minutes 10",
     "trigraph serve --config SERVER.toml",
 )
