@@ -25,22 +25,22 @@ class BlockRows:
     steps: Sequences
     """The sequences, with the position of each row."""
     first: ir.Value
-    """The first row of each row's sequence [T]."""
+    """The number of the first row of each row's block [T]."""
     place: ir.Value
-    """The place of each row in its block [T]."""
+    """The place of each row in its block, from 0 [T]."""
     at: ir.Value
-    """The place of each row in its sequence [T]."""
+    """The place of each row in its sequence, and so in the pages [T]."""
     last: ir.Value
-    """The place of the last row of each row's block [T]."""
+    """The place of its block's last row in the sequence, for each row [T]."""
     tables: ir.Value
     """The pages of each row's sequence [T, P]."""
     _seen: dict[tuple[int, bool], Sequences] = field(default_factory=dict)
 
     def seen(self, window: int, causal: bool) -> Sequences:
-        """Each row as a sequence of its own, for an attention operator that sees what stands before a row.
+        """Each row as a sequence of its own, for the attention operator, in which a row sees all up to its place.
 
-        It stands at the place of its block's last row, and so sees the whole block; at its own where a layer is
-        `causal`. What is before a `window` is left out by whole pages; 0 is none.
+        Each is put at the place of its block's last row, and so sees the whole block; with `causal`, it stays at its
+        own. What lies before a `window` is left out by whole pages; 0: no window.
         """
         if (window, causal) not in self._seen:
             self._seen[window, causal] = self._view(window, causal)

@@ -19,28 +19,28 @@ from trigraph.models.drafter import shapes
 from trigraph.models.drafter.drafter import PREFIX, BlockDrafter
 
 _GATE = 40.0
-"""Its sigmoid is 1 in float32: these layers have no gate, and the operator wants one."""
+"""A gate that changes nothing, as its sigmoid is 1 in float32: the operator wants one, and these layers have none."""
 _FOLLOWER_TABLES = {
     "dflash2": (shapes.SELECTOR_PREDECESSOR, shapes.SELECTOR_SUCCESSOR),
     "dspark": (shapes.MARKOV_W1, shapes.MARKOV_W2),
 }
-"""By kind, the tables of what stands before a token, and of the token."""
+"""By kind: the table with rows for the token before, and the one with rows for the token that follows."""
 
 
 class DrafterGraph:
-    """A drafter in a graph of its model's."""
+    """Adds a drafter to a graph of its model."""
 
     def __init__(self, net: Network, drafter: BlockDrafter) -> None:
-        """`net` is the model's."""
+        """`net`: the model in that graph."""
         config = drafter.config
         self._drafter, self._config, self._graph, self._net = drafter, config, net.graph, net
-        sections = (config.rope_dims // 2, 0, 0)  # all turn by the axis of time
+        sections = (config.rope_dims // 2, 0, 0)  # all pairs rotate by the axis of time
         self._own = replace(net, config=config.as_model(net.config), sections=sections, prefix=PREFIX)
 
     def write_context(self, entering: Sequence[ir.Value], sequences: Sequences) -> None:
-        """Write every layer's keys and values, from what enters the trunk's layers, and leaves the last.
+        """Write every layer's keys and values. `entering`: what enters each layer of the trunk, then what leaves it.
 
-        That is all that later drafts need of a text: no layer runs on it.
+        Keys and values are all that later drafts need of a text: no layer of the drafter runs on it.
         """
         config, own = self._config, self._own
         if sequences.positions is None:
@@ -84,7 +84,7 @@ class DrafterGraph:
         )
 
     def _attention(self, layer: int, x: ir.Value, rows: BlockRows) -> ir.Value:
-        """Attention of a block's rows to all before it and to each other, projected back."""
+        """Attention of a block's rows to the context and to each other, projected back."""
         config, own, graph, name = self._config, self._own, self._graph, f"draft.{layer}.attn"
         query, key, value = own.linears(x, f"{name}.qkv", qkv_weights(layer, name))
         cache = kv_write(own, layer, f"draft.{layer}", key, value, rows.steps, name)
@@ -100,7 +100,7 @@ class DrafterGraph:
     def _convolved(
         self, layer: int, half: str, x: ir.Value, rows: BlockRows, inner: Callable[[ir.Value], ir.Value]
     ) -> ir.Value:
-        """Half of a layer. In dflash2, what enters and what leaves it are convolved, with kernels from what enters."""
+        """Attention or feed-forward. In dflash2, input and output are convolved, with kernels made from the input."""
         config, graph, name = self._config, self._graph, f"draft.{layer}.{half}_conv"
         if config.kind != "dflash2":
             return inner(x)
@@ -117,7 +117,7 @@ class DrafterGraph:
         return self._convolution(inner(entering), parts[kernel:], rows, f"{name}.out")
 
     def _convolution(self, x: ir.Value, taps: Sequence[ir.Value], rows: BlockRows, name: str) -> ir.Value:
-        """The sum over taps of their coefficients times the row that many rows before; zeros stand before a block."""
+        """The sum of each row and those before it, times their coefficients `taps`. Zeros precede a block."""
         graph, before = self._graph, x
         total = graph.node("Mul", [taps[0], x], f"{name}.0")
         for tap, coefficients in enumerate(taps[1:], 1):
@@ -127,7 +127,7 @@ class DrafterGraph:
         return total
 
     def _edges(self, rows: BlockRows, hidden: ir.Value, logits: ir.Value) -> None:
-        """The best tokens of each row, and the score of each behind all that may stand before it."""
+        """The outputs: candidates of each row, and the score of each after every candidate of the row before."""
         graph, config, drafter = self._graph, self._config, self._drafter
         count = config.candidates
         scores, best = graph.value("draft.top", FLOAT, ["T", count]), graph.value("draft.top_rows", INT64, ["T", count])
@@ -158,7 +158,7 @@ class DrafterGraph:
         return scores
 
     def _followers(self, rows: BlockRows, hidden: ir.Value, best: ir.Value, tokens: ir.Value) -> ir.Value:
-        """What each candidate gains behind each token that may stand before it [T, C, C]."""
+        """What the score of a candidate (last) gains after each token that may stand before it [T, C, C]."""
         graph, config = self._graph, self._config
         count, rank = config.candidates, config.rank
         tables = _FOLLOWER_TABLES[config.kind]

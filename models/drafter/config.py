@@ -20,7 +20,7 @@ CANDIDATES = 32
 """Candidates of a row, where the file does not say how many."""
 MAX_KERNEL = 16
 
-# Architectures that other programs gave to files of a like kind.
+# What forks of llama.cpp call the architecture.
 _FORKS = ("dflash-draft", "dflash_draft")
 # Keys that change the mathematics in a way that is not implemented, with the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -38,18 +38,20 @@ class BlockDrafterConfig:
 
     name: str
     kind: str
-    """One of KINDS: rows of a block are drafted each by itself, by a table of pairs, or by one of followers."""
+    """One of KINDS. In dflash, a row is drafted by itself. In dspark, a candidate also has a score after each candidate
+    of the row before; in dflash2, that score depends on the row, too, and rows of a block are convolved."""
     block: int
     """Most rows of a sequence in a draft: the known token, then masks."""
     mask: int
-    """Token id of the rows behind the known token."""
+    """Token id of the rows after the known token."""
     from_anchor: bool
-    """Row j drafts the position after its own; otherwise its own, and the first row, the known token's, nothing."""
+    """Whether row j drafts the position after its own; otherwise it drafts its own, and the first row, which has the
+    known token, drafts nothing."""
     candidates: int
     """Tokens that a row of a draft offers."""
     taps: tuple[int, ...]
-    """Layers of the model whose entering residual stream the drafter reads; the layers' number means what leaves the
-    last one."""
+    """Layers of the model: the drafter reads the residual stream that enters each. The number of all layers stands for
+    the stream that leaves the last one."""
     layers: int
     hidden: int
     heads: int
@@ -64,13 +66,13 @@ class BlockDrafterConfig:
     sliding: tuple[bool, ...]
     """For each layer whether it slides."""
     causal: tuple[bool, ...]
-    """For each layer whether a row sees only the rows of the block up to its own, or all."""
+    """For each layer whether a row sees the rows of the block up to its own only; otherwise it sees all of them."""
     conv_kernel: int
-    """Taps of the convolutions over the rows of a block; 0 unless it is dflash2."""
+    """Rows that a convolution adds up, a row and those before it in the block; 0 unless it is dflash2."""
     conv_group: int
-    """Channels that share a tap's coefficient."""
+    """Channels that share a coefficient of the convolutions."""
     rank: int
-    """Width of the tables of pairs or followers; 0 without."""
+    """Width of the tables that score a token after another; 0 in dflash, which has none."""
     logit_scale: float
     logit_cap: float
     """Logits are capped softly to this; 0: not."""
@@ -82,7 +84,7 @@ class BlockDrafterConfig:
 
     @property
     def predecessors(self) -> int:
-        """How many tokens before a row its edges tell apart."""
+        """How many tokens of the row before the edges of a row tell apart."""
         return 1 if self.kind == "dflash" else self.candidates
 
     def as_model(self, target: ModelConfig) -> ModelConfig:
@@ -202,7 +204,7 @@ def _sliding(keys: Keys, layers: int) -> tuple[int, tuple[bool, ...]]:
 
 
 def _causal(keys: Keys, kind: str, sliding: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Files of dflash with sliding layers that do not say come from models in which these are causal."""
+    """For each layer whether it is causal: in dflash files that do not say, the sliding layers are."""
     if keys.has("attention.causal") or kind != "dflash":
         return (keys.boolean("attention.causal", False),) * len(sliding)
     return sliding
@@ -214,7 +216,7 @@ def _optional(keys: Keys, key: str) -> float:
 
 
 def _kind(file: GGUFFile) -> str:
-    """By the tensors that only one kind has."""
+    """The kind, by tensors that no other kind has."""
     for kind, own in (("dflash2", SELECTOR), ("dspark", MARKOV)):
         if any(name in file.tensors for name in own):
             return kind
@@ -222,7 +224,7 @@ def _kind(file: GGUFFile) -> str:
 
 
 def _markov_rank(file: GGUFFile) -> int:
-    """From the tables themselves: files do not state it."""
+    """The rank of the tables of dspark, by their shape: files do not state it."""
     return next(file.tensors[name].shape[-1] for name in MARKOV if name in file.tensors)
 
 
@@ -254,7 +256,9 @@ def _check_consistency(config: BlockDrafterConfig, keys: Keys) -> None:
 def check_drafter(
     config: BlockDrafterConfig, target: ModelConfig, require: Callable[[bool, str, object, str], None]
 ) -> None:
-    """Whether values from somebody else's JSON can be true; `require(condition, key, value, expected)` refuses."""
+    """Checks a configuration from a manifest, which may say anything: `require(condition, key, value, expected)` raises
+    where the condition is false.
+    """
     require(config.kind in KINDS, "drafter.kind", config.kind, f"one of {', '.join(KINDS)}")
     for name, least, most in (
         ("block", 1 if config.from_anchor else 2, MAX_BLOCK),
@@ -269,7 +273,7 @@ def check_drafter(
 
 
 def check_target(config: BlockDrafterConfig, target: ModelConfig, path: object) -> None:
-    """Raises TrigraphError for a drafter of another model than `target`, and for one that can have none."""
+    """Raises TrigraphError for a drafter of another model than `target`, and for a model that can have no drafter."""
     if target.streams is not None:
         raise TrigraphError(
             f"{path}: drafters of models with residual streams ({target.architecture}) are not supported; leave it out"

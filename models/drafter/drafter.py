@@ -20,8 +20,8 @@ from trigraph.models.gguf_file import GGUFFile, Tensor
 from trigraph.models.keys import Keys
 
 PREFIX = "drafter."
-"""Before the names of its tensors, which the model has as well."""
-# What files of other models' drafters have, by the last part of a name.
+"""What precedes the names of a drafter's tensors in graphs: the model has tensors of the same names."""
+# Tensors that only drafters of other models have, by the last part of a name, and what they are.
 _FOREIGN = {
     "attn_sinks.weight": "attention with sinks",
     "attn_sinks": "attention with sinks",
@@ -39,11 +39,11 @@ class BlockDrafter:
     tensors: Mapping[str, Tensor]
     """Exactly the tensors in use, under names that start with PREFIX."""
     tokens: npt.NDArray[np.int64] | None
-    """The token of each row of the output matrix, where they are not all tokens in order."""
+    """The token of each row of the output matrix; None where row i is token i."""
 
     @property
     def parameters(self) -> int:
-        """Weights of all tensors."""
+        """How many weights all tensors have."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     def tensor(self, name: str) -> Tensor:
@@ -143,7 +143,7 @@ def _check_tensors(file: GGUFFile, config: BlockDrafterConfig, vocab: int, rows:
             )
         if name in (D2T, *CONFIDENCE):
             continue
-        # The convolutions' lie as the products that they are added to.
+        # Constants of the convolutions take the shape of the products that they are added to.
         used = by_group if names.role(name) in CONV_BASE.values() else shape
         tensors[PREFIX + name] = replace(tensor, name=PREFIX + name, shape=used)
     if unknown := file.tensors.keys() - shapes.keys():

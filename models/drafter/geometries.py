@@ -29,7 +29,7 @@ def _large(name: str, target: str, layers: int, ffn: int, taps: tuple[int, ...],
 
 
 def _small(kind: str) -> BlockDrafterConfig:
-    """For any of the small models with one residual stream, which are alike in what counts here."""
+    """A drafter for any of the small models with one residual stream: what it depends on is the same in all."""
     paired = kind == "dflash2"
     return BlockDrafterConfig(
         name=f"{kind}-tiny", kind=kind, block=8, mask=500, from_anchor=kind == "dspark",
@@ -48,7 +48,7 @@ DRAFTER_GEOMETRIES = {
     **{f"dflash2-{name}": (name, _large(f"dflash2-{name}", name, *sizes)) for name, sizes in _LARGE.items()},
     **{f"{kind}-{name}": (name, _small(kind)) for kind in KINDS for name in ("tiny-dense", "tiny-moe", "tiny-next")},
 }
-"""By kind and the name of the model."""
+"""The name of the model, and the configuration, by `KIND-MODEL`."""
 
 
 def drafter_geometry(name: str, layers: int | None = None, vocab: int | None = None) -> DrafterGeometry:

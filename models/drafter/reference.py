@@ -26,10 +26,10 @@ class BlockDraft:
     candidates: Ids
     """Tokens [B, C], the one with the largest logit first."""
     edges: Array
-    """[B, C, C], or [B, 1, C]: the score of a candidate behind each that may stand before it."""
+    """[B, C, C]: the score of a candidate (last) after each candidate of the row before. In dflash [B, 1, C]."""
 
     def walk(self, first: int) -> list[int]:
-        """The best token of each row from the `first` on, each behind the one before it."""
+        """The best token of each row from the `first` on, given the one chosen before it."""
         tokens, before = list[int](), 0
         for candidates, edges in zip(self.candidates[first:], self.edges[first:], strict=True):
             best = int(edges[min(before, len(edges) - 1)].argmax())
@@ -39,7 +39,7 @@ class BlockDraft:
 
 
 class DrafterReference:
-    """A drafter over one sequence of its model's. `page`: windows begin at multiples of it."""
+    """A drafter that follows one sequence of its model. `page`: windows begin at multiples of it, as in graphs."""
 
     def __init__(self, drafter: BlockDrafter, model: Model, page: int = 1) -> None:
         self.config, self._drafter, self._model, self._page = drafter.config, drafter, model, page
@@ -72,7 +72,7 @@ class DrafterReference:
         self.values = [value[:length] for value in self.values]
 
     def draft(self, token: int, rows: int) -> BlockDraft:
-        """The draft of a block of `rows` behind the context: the known token, then masks."""
+        """The draft of a block of `rows` after the context: the known token, then masks."""
         c = self.config
         ids = np.array([token] + [c.mask] * (rows - 1))
         x = self._embedding[ids]
@@ -102,7 +102,7 @@ class DrafterReference:
         return scores + pairs
 
     def _half(self, layer: int, half: str, norm: str, x: Array, inner: Callable[[int, Array], Array]) -> Array:
-        """Half of a layer. In dflash2, what enters and what leaves it are convolved, with kernels from what enters."""
+        """Attention or feed-forward. In dflash2, input and output are convolved, with kernels made from the input."""
         c = self.config
         normed = rms_norm(x, self._w(names.in_block(layer, norm)), c.rms_eps)
         if c.kind != "dflash2":
@@ -163,7 +163,7 @@ class DrafterReference:
 
 
 def _convolved(x: Array, kernels: Array) -> Array:
-    """The sum over taps of their coefficients [B, taps, hidden] times the row that many rows before."""
+    """The sum of each row and those before it, times `kernels` [B, conv_kernel, hidden]. Zeros precede a block."""
     out = np.zeros_like(x)
     for tap in range(min(kernels.shape[1], len(x))):
         out[tap:] += kernels[tap:, tap] * x[: len(x) - tap]

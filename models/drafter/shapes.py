@@ -9,11 +9,12 @@ from trigraph.models import names
 from trigraph.models.shapes import Shapes
 
 FC = "fc.weight"
+"""From the residual streams that a drafter reads, side by side, to its width."""
 CONTEXT_NORM = "enc.output_norm.weight"
 FFN_NORM = "ffn_norm.weight"
 CONV_PROJ = {"attn": "attn_conv_proj.weight", "ffn": "ffn_conv_proj.weight"}
 CONV_BASE = {"attn": "attn_conv_base", "ffn": "ffn_conv_base"}
-"""Names by the half of a layer, without `.weight`."""
+"""What the convolutions add to the products of CONV_PROJ; the names have no `.weight`."""
 SELECTOR_PREDECESSOR = "selector_predecessor.weight"
 SELECTOR_SUCCESSOR = "selector_successor.weight"
 SELECTOR_HIDDEN = "selector_hidden.weight"
