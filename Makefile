@@ -28,12 +28,13 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
 TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py tests/*/*/*/test_*.py))))
 
 # Parts of folders, each with a process of its own as a folder has. Ray forks, and OpenBLAS has hung in a process after
-# that; the chat page is tested in a browser that is waited for; the others last as long as all else in their folder.
+# that; the chat page is tested in a browser that is waited for; the others last, or take memory, as all else there does.
 tests/ray := $(wildcard tests/server/test_ray*.py)
 tests/page := $(wildcard tests/server/test_page*.py)
 tests/fake_cuda := $(wildcard tests/cuda/test_fake*.py)
 tests/oracles := $(wildcard tests/exporter/test_*oracles.py)
-PARTS := tests/ray tests/page tests/fake_cuda tests/oracles
+tests/texts := $(wildcard $(addprefix tests/promise/test_,block_drafters.py images.py long_contexts.py promise.py))
+PARTS := tests/ray tests/page tests/fake_cuda tests/oracles tests/texts
 
 .PHONY: run check test ci page $(PARTS) tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
 
@@ -50,7 +51,7 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 # Each folder of tests in a process of its own, JOBS of them at once: many tests use one core only, and what the oracles
 # hold (PyTorch) goes with the process. The longest come first, so that no core is idle at the end.
 JOBS ?= 2
-FIRST := $(addprefix tests/,cuda fake_cuda custom_ops promise oracles server exporter runtime/text project \
+FIRST := $(addprefix tests/,cuda fake_cuda custom_ops promise texts oracles server exporter runtime/text project \
   runtime/decoding page models runtime/audit runtime/engine runtime/images)
 SUITES := $(FIRST) $(filter-out $(FIRST),$(PARTS) $(TEST_FOLDERS))
 # Builds in tests are told nothing of these jobs. Oracles compute on one thread: more would only wait for each other.
