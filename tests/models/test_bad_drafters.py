@@ -40,6 +40,7 @@ BAD_KEYS: list[tuple[str, Any, list[str]]] = [
     (f"{KEY}block_size", 2**31, ["block_size", "2 to 64"]),
     (f"{KEY}block_size", None, ["block_size", "missing"]),
     (f"{KEY}attention.head_count_kv", 3, ["head_count_kv", "is 3", "a divisor of the 4 heads"]),
+    (f"{KEY}attention.key_length", 24, ["key_length", "is 24", "a multiple of 16"]),
     (f"{KEY}attention.value_length", 32, ["value_length", "is 32", "64, the key length"]),
     (f"{KEY}rope.dimension_count", 65, ["rope.dimension_count", "is 65", "an even number"]),
     (f"{KEY}rope.dimension_sections", np.array([11, 11, 10, 0], "i4"), ["dimension_sections", "the time axis alone"]),
