@@ -119,7 +119,10 @@ def read_config(file: GGUFFile) -> ModelConfig:
     name = Keys(file, "general.").get("architecture", "a string", (str,), None)
     for key in (name, file.metadata.get("general.type")):
         if isinstance(key, str) and (why := _NO_MODEL.get(key)) is not None:
-            raise TrigraphError(f"{file.paths[0]}: holds {why} alone; give the file of the text model")
+            raise TrigraphError(
+                f"{file.paths[0]}: holds {why} alone; give the file of the text model"
+                + (", and this one with --draft-model" if key == "dflash" else "")
+            )
     if (architecture := ARCHITECTURES.get(name)) is None:
         raise TrigraphError(
             f"{file.paths[0]}: architecture {quote(name)} is not supported; "

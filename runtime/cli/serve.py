@@ -262,7 +262,7 @@ def serve(
         engine = replicas.engines(one.model.path, first, loading)
         app = App.of(ServedModel(engine, opening.settings_of(first, engine, one)))
     else:
-        app = App.of(ServedModel(*opening.open(first, one)))
+        app = App.of(ServedModel(*opening.only(first, one)))
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()
