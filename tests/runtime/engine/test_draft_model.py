@@ -97,6 +97,12 @@ def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest
         load(nano_gguf, draft_model=drafter, device="cuda")
 
 
+def test_its_name_may_be_a_string(nano_gguf: Path, drafter: Path) -> None:
+    """As those of other files in the options of an export, which programs write without a type checker."""
+    options = ExportOptions(draft_model=str(drafter))  # type: ignore[arg-type]
+    assert read_manifest(cached_package(nano_gguf, options).folder).drafter is not None
+
+
 def test_a_package_has_its_own(tiny_package: Path, drafter: Path) -> None:
     with pytest.raises(TrigraphError, match="is a package; draft_model is for the export"):
         load(tiny_package, draft_model=drafter)
