@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_engines_find_files_from_any_folder(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "blob").touch()
     (tmp_path / "model.gguf").symlink_to("blob")
     monkeypatch.setattr(deployment, "engines_on", lambda address, name, deployed: deployed)
-    files = {name: Path(f"{name}.gguf") for name in ("mtp", "mmproj", "draft_model")}
+    files: dict[str, Any] = {name: Path(f"{name}.gguf") for name in ("mtp", "mmproj", "draft_model")}
     model = ModelArguments(model=Path("model.gguf"), cache_dir=Path("cache"), **files)
     deployed = ReplicaArguments(replicas=1).engines(model.path, "m", load_arguments(model, speculation=True))
     assert isinstance(deployed, Deployed)
