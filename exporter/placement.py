@@ -89,9 +89,11 @@ def _link(targets: Mapping[Path, Path]) -> bool:
 
 
 def _names(sources: Sequence[Path]) -> list[str]:
-    """A name in the package for each weight file: its own, made unique and recognisable where it has to be."""
+    """A name in the package for each weight file: its own, made unique where it has to be."""
     names: list[str] = []
     for source in sources:
         name = source.name if source.suffix == ".gguf" else f"{source.name}.gguf"
-        names.append(name if name not in names else f"mtp-{name}")
+        while name in names:
+            name = f"mtp-{name}"
+        names.append(name)
     return names

@@ -117,9 +117,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     that contradict each other or ask for something that is not implemented.
     """
     name = Keys(file, "general.").get("architecture", "a string", (str,), None)
-    for key in (name, file.metadata.get("general.type")):
-        if isinstance(key, str) and (why := _NO_MODEL.get(key)) is not None:
-            raise TrigraphError(f"{file.paths[0]}: holds {why} alone; give the file of the text model")
+    _check_is_model(file, name)
     if (architecture := ARCHITECTURES.get(name)) is None:
         raise TrigraphError(
             f"{file.paths[0]}: architecture {quote(name)} is not supported; "
@@ -170,6 +168,14 @@ def read_config(file: GGUFFile) -> ModelConfig:
     )
     _check_consistency(config, keys)
     return config
+
+
+def _check_is_model(file: GGUFFile, architecture: str) -> None:
+    """Raises TrigraphError for a file that says that it holds something else."""
+    for key in (architecture, file.metadata.get("general.type")):
+        if isinstance(key, str) and (why := _NO_MODEL.get(key)) is not None:
+            drafter = ", and this one with --draft-model" if key == "dflash" else ""
+            raise TrigraphError(f"{file.paths[0]}: holds {why} alone; give the file of the text model{drafter}")
 
 
 def _name(file: GGUFFile) -> str:

@@ -11,6 +11,8 @@ from trigraph.models.errors import TrigraphError
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/+(?P<rest>.*)")  # a Path has one slash of the two
 _HUB = re.compile(r"(?:(?:www\.)?(?:hf\.co|huggingface\.co)/|hf://)(?P<repository>[\w.-]+/[\w.-]+)")
 _HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::[\w.-]+)?")
+_BESIDE = ("mmproj", "mtp-", "dflash-", "dspark-", "imatrix")
+"""How files that belong to a model begin."""
 
 
 def wrong_path(path: Path, found: str) -> TrigraphError:
@@ -27,7 +29,7 @@ def wrong_path(path: Path, found: str) -> TrigraphError:
         if url:
             return TrigraphError(f"{text}: is a URL; download the file first, then give its path")
     elif os.path.isdir(path):
-        if models := sorted(path.glob("*.gguf"), key=lambda file: (file.name.startswith("mmproj"), file.name)):
+        if models := sorted(path.glob("*.gguf"), key=lambda file: (file.name.startswith(_BESIDE), file.name)):
             return TrigraphError(f"{path}: is a folder of GGUF files; give one of them, such as {models[0]}")
         if next(path.glob("*.safetensors"), None):
             return TrigraphError(f"{path}: holds a model in safetensors files; give a GGUF file of it")

@@ -189,7 +189,7 @@ class Model:
         if fixed is not None and fixed > (limit := most if head is None else min(most, head.drafts)):
             raise TrigraphError(f"draft_tokens is {fixed}; a round drafts at most {limit}")
         if head is None and options.drafter in ("mtp", "block"):
-            return FixedLength(0, f"off: {self.no_draft or _NO_OTHER[own]}")
+            return FixedLength(0, f"off: {self.no_draft if options.drafter == own else _NO_OTHER[own]}")
         if fixed is not None and head is not None:
             return FixedLength(fixed, f"on, {fixed} drafts a round as asked", head)
         ngrams = options.drafter in ("auto", "ngram")

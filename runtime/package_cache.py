@@ -169,6 +169,7 @@ def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
     """The name of a model's entry, and a stamp that changes with the model's files and with the exporter."""
     towers = [options.mmproj] if options.mmproj else possible_towers(source)
     files = [source, *[file for file in (options.mtp, options.draft_model) if file], *towers]
+    files = [Path(file) for file in files]  # programs give strings, too
     try:
         stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     except OSError as error:

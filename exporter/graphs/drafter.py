@@ -163,7 +163,8 @@ class DrafterGraph:
         count, rank = config.candidates, config.rank
         tables = _FOLLOWER_TABLES[config.kind]
         before = self._rows_of(rows.predecessors(tokens, from_anchor=config.from_anchor), tables[0], "draft.before")
-        after = self._rows_of(best, tables[1], "draft.after")
+        # A map of the output matrix's rows to tokens is one of the followers' rows, but not of the selector's.
+        after = self._rows_of(tokens if config.kind == "dflash2" else best, tables[1], "draft.after")
         if config.kind == "dflash2":
             gate = self._own.linear(hidden, shapes.SELECTOR_HIDDEN, "draft.gate")
             gate = self._reshaped(gate, [1, rank], "draft.gate.rows")

@@ -114,6 +114,11 @@ class Manifest:
         """The FEATURES that hosts must know."""
         return features_of(self.config, images=self.images is not None, drafter=self.drafter is not None)
 
+    @property
+    def reach(self) -> int:
+        """The most places behind a sequence that a round writes, be it with drafts or with what it verifies."""
+        return max(self.max_pending, 0 if self.drafter is None else self.drafter.block)
+
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
         head = {"format": FORMAT, "contract_version": CONTRACT_VERSION, "features": self.features}

@@ -19,6 +19,7 @@ MAX_CANDIDATES = 256
 CANDIDATES = 32
 """Candidates of a row, where the file does not say how many."""
 MAX_KERNEL = 16
+_HEAD_STEP = 16  # elements of a head that kernels take at once
 
 # What forks of llama.cpp call the architecture.
 _FORKS = ("dflash-draft", "dflash_draft")
@@ -235,6 +236,7 @@ def _check_consistency(config: BlockDrafterConfig, keys: Keys) -> None:
 
     heads, dim = config.heads, config.head_dim
     require(heads % config.kv_heads == 0, "attention.head_count_kv", config.kv_heads, f"a divisor of the {heads} heads")
+    require(dim % _HEAD_STEP == 0, "attention.key_length", dim, f"a multiple of {_HEAD_STEP}")
     value_length = keys.integer("attention.value_length", dim)
     require(value_length == dim, "attention.value_length", value_length, f"{dim}, the key length")
     even = config.rope_dims % 2 == 0 and config.rope_dims <= dim

@@ -94,10 +94,12 @@ class DrafterReference:
             return scores
         first = 0 if c.from_anchor else 1
         before = np.concatenate([np.full((first + 1, c.candidates), known), tokens[first:-1]])[: len(tokens)]
-        tables = shapes.MARKOV if c.kind == "dspark" else (shapes.SELECTOR_PREDECESSOR, shapes.SELECTOR_SUCCESSOR)
-        left, right = self._w(tables[0])[before], self._w(tables[1])[best]
-        if c.kind == "dflash2":
-            left = left * (hidden @ self._w(shapes.SELECTOR_HIDDEN).T)[:, None]
+        if c.kind == "dspark":
+            left, right = self._w(shapes.MARKOV_W1)[before], self._w(shapes.MARKOV_W2)[best]
+        else:
+            gate = hidden @ self._w(shapes.SELECTOR_HIDDEN).T
+            left = self._w(shapes.SELECTOR_PREDECESSOR)[before] * gate[:, None]
+            right = self._w(shapes.SELECTOR_SUCCESSOR)[tokens]
         pairs: Array = left @ right.transpose(0, 2, 1)
         return scores + pairs
 

@@ -50,11 +50,11 @@ class BenchOptions:
         if not all(1 <= k <= manifest.max_pending for k in self.verify_tokens):
             raise TrigraphError(f"k is {self.verify_tokens}; a verify takes 1 to {manifest.max_pending} tokens")
         rounds = self.repetitions + 1
-        verified = rounds * (sum(k + 1 for k in self.verify_tokens) + manifest.max_pending)
+        verified = rounds * (sum(k + 1 for k in self.verify_tokens) + manifest.reach)
         swept = 2 * rounds * max(1, len(self.sequences))
         context = max(
             self.prompt + verified,
-            self.prompt + self.tokens + manifest.max_pending,
+            self.prompt + self.tokens + manifest.reach,
             *(length + swept for length in (self.prompt, *self.contexts)),
         )
         if context > manifest.max_context:

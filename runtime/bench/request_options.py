@@ -58,7 +58,7 @@ class RequestOptions:
 
     def context(self, manifest: Manifest) -> int:
         """Tokens that a request may reach. Raises TrigraphError when that is more than the package holds."""
-        context = self.prompt + self.tokens + manifest.max_pending
+        context = self.prompt + self.tokens + manifest.reach
         if context > manifest.max_context:
             raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
         most = manifest.max_pending - 1

@@ -41,6 +41,11 @@ class ModelIdentity:
             "none" if scaling is None else str(scaling),
         )
 
+    def versus(self, found: ModelIdentity) -> str:
+        """What is `found` in its place, to be said in an error."""
+        parts = self.name == found.name and self.weights != found.weights
+        return f"{found}" + (" (files of --draft-model and --mtp count as weights)" if parts else "")
+
     def __str__(self) -> str:
         head = "with" if self.mtp_head else "without"
         return (

@@ -139,7 +139,8 @@ class SessionFile:
         saved = self._decode("model", read_identity)
         if saved != model:
             raise TrigraphError(
-                f"{path}: was saved with the model {saved}, and this is {model}; load that one, or name another file"
+                f"{path}: was saved with the model {saved}, and this is {saved.versus(model)}; load that one, or name "
+                "another file"
             )
         messages: list[Message] = self._decode("messages", read_messages)
         self.images: tuple[PlacedImage, ...] = ()

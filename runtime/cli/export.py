@@ -134,6 +134,9 @@ def inspect(
     given = given_model(path, hub)
     path = given.path
     if path.is_file() and is_drafter(GGUFFile.open(path)):
+        options = {"mmproj": mmproj, "draft-model": draft_model, "graph": graph, "gpu-memory": gpu_memory}
+        if unused := next((name for name, value in options.items() if value is not None), None):
+            raise TrigraphError(f"{path}: is a block drafter; --{unused} is for its model, leave it out")
         _show(DrafterDescription.of(open_drafter(path)), as_json=as_json)
         return
     description = describe(path, context or None, mmproj or given.mmproj, draft_model)

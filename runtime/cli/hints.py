@@ -190,7 +190,7 @@ _GONE: tuple[tuple[str, str, str | None], ...] = (
         "--host",
     ),
     ("--versus", "use --against", "--against"),
-    ("--mtp", "not needed: a score makes no drafts", "--chunks"),
+    ("--mtp -md --draft-model", "not needed: a score makes no drafts", "--chunks"),
     ("--device", "'trigraph doctor --device' says whether a device can be used", "--graph"),
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import (
     ModelArguments,
@@ -176,8 +177,18 @@ class ReplicaArguments:
             raise TrigraphError(f"replicas need {error.name}: pip install 'ray[serve]'") from error
         deployed = None
         if self.replicas is not None:
-            deployed = Deployed(str(model.resolve()), self.replicas, self.max_replicas, arguments)
+            # What belongs to a file lies beside its name, not beside what a link of that name leads to.
+            place = model.resolve() if model.is_dir() else model.parent.resolve() / model.name
+            whole = {option: _whole(value) for option, value in arguments.items()}
+            deployed = Deployed(str(place), self.replicas, self.max_replicas, whole)
         return engines_on(self.ray_address, name, deployed)
+
+
+def _whole(value: Any) -> Any:
+    """An argument of `load` for an engine that runs in another folder: its paths are whole ones."""
+    if isinstance(value, ExportOptions):
+        return replace(value, **{name: _whole(choice) for name, choice in vars(value).items()})
+    return value.absolute() if isinstance(value, Path) else value
 
 
 @dataclass(frozen=True)
@@ -251,7 +262,7 @@ def serve(
         engine = replicas.engines(one.model.path, first, loading)
         app = App.of(ServedModel(engine, opening.settings_of(first, engine, one)))
     else:
-        app = App.of(ServedModel(*opening.open(first, one)))
+        app = App.of(ServedModel(*opening.only(first, one)))
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()

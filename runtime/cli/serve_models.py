@@ -20,9 +20,11 @@ from trigraph.runtime.cli.opening import open_engine
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.device.memory import free_memory
+from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.text.efforts import efforts_note
 
 if TYPE_CHECKING:
+    from trigraph.runtime.engine import Engine
     from trigraph.runtime.server.app import App
     from trigraph.runtime.server.backend import Backend
     from trigraph.runtime.server.settings import Settings
@@ -122,7 +124,13 @@ class Opening:
     speculation: bool
     verbose: bool
 
-    def open(self, name: str, served: Served, share: float = 1.0) -> tuple[Backend, Settings]:
+    def only(self, name: str, served: Served) -> tuple[Engine, Settings]:
+        """The only model of a server. Raises TrigraphError for defaults that it would refuse to every request."""
+        engine, settings = self.open(name, served)
+        engine.model.draft_length(settings.defaults, Acceptance(1))
+        return engine, settings
+
+    def open(self, name: str, served: Served, share: float = 1.0) -> tuple[Engine, Settings]:
         """An engine, and its settings. `share`: the part of free memory that it may take."""
         engine = open_engine(
             served.model, speculation=self.speculation, verbose=self.verbose, sequences=self.sequences, share=share

@@ -73,7 +73,7 @@ def verify(
 def check_model(asked: ModelIdentity, found: ModelIdentity) -> None:
     """Raises TrigraphError when a receipt is of another model."""
     if asked != found:
-        raise TrigraphError(f"the receipt is of model {asked}; this is {found}")
+        raise TrigraphError(f"the receipt is of model {asked}; this is {asked.versus(found)}")
 
 
 def _with_images(

@@ -183,6 +183,31 @@ def test_reduced_vocabulary(tmp_path: Path, synthetic: Any, drafters: Drafters, 
         package(tmp_path / "other", source, tmp_path / "drafter.gguf", draft_vocab=100)
 
 
+@pytest.mark.parametrize(("kind", "drafting"), [("dflash2", 1), ("dspark", 0)])
+def test_a_reduced_vocabulary_only_leaves_tokens_out(
+    tmp_path: Path, synthetic: Any, drafters: Drafters, operator_library: Path, kind: str, drafting: int
+) -> None:
+    """Behind the same token, those that are left score as in the whole vocabulary."""
+    source, rows = synthetic("tiny-dense", "F32"), np.sort(np.random.default_rng(3).choice(512, 300, replace=False))
+    whole = drafters(kind, own=("output.weight",), candidates=256)
+    pairs, tensors = contents(whole)
+    for name in {"output.weight", "markov_w2.weight"} & tensors.keys():
+        width = tensors[name].ne[0]
+        values = np.frombuffer(tensors[name].data, "<f4")[: 512 * width].reshape(512, width)
+        tensors[name] = Entry((width, 300), values[rows].tobytes())
+    tensors["d2t"] = Entry((300,), rows.astype("<i8").tobytes(), 27)
+    (tmp_path / "reduced.gguf").write_bytes(gguf_bytes(pairs, tensors))
+    found: list[dict[int, float]] = []
+    for file in (whole, tmp_path / "reduced.gguf"):
+        host = DraftingHost(package(tmp_path / file.stem, source, file), operator_library)
+        host.prefill(np.arange(30))
+        out = host.draft(5, 8)
+        found.append(dict(zip(out["candidates"][drafting].tolist(), out["edges"][drafting, 0].tolist(), strict=True)))
+    both = found[0].keys() & found[1].keys()
+    assert len(both) > 10
+    assert {token: found[1][token] for token in both} == pytest.approx({token: found[0][token] for token in both})
+
+
 @SLOW
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_token_ids(tmp_path: Path, synthetic: Any, drafters: Drafters, operator_library: Path, kind: str) -> None:

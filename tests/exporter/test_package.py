@@ -23,6 +23,7 @@ from support.random_gguf import HALF_NORMS, Item, with_half_norms, write_random
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
+from trigraph.models.synth import write_synthetic, write_synthetic_drafter, write_synthetic_mmproj
 from trigraph.runtime.package_cache import cached_package
 
 
@@ -153,6 +154,20 @@ def test_split_parts_and_equal_names(tmp_path: Path) -> None:
     assert "draft" in read_manifest(tmp_path / "package").graphs
     assert manifest.config.mtp_layers == 1
     assert describe(tmp_path / "package").mtp
+
+
+@pytest.mark.parametrize("weights", ["link", "copy"])
+def test_three_files_of_one_name(tmp_path: Path, weights: str) -> None:
+    """A model, its vision tower and its drafter, each in a folder of its own."""
+    model, tower, drafter = (tmp_path / folder / "model.gguf" for folder in ("model", "tower", "drafter"))
+    for file in (model, tower, drafter):
+        file.parent.mkdir()
+    write_synthetic("tiny-dense", model, quant="Q8_0")
+    write_synthetic_mmproj("mmproj-tiny-dense", tower)
+    write_synthetic_drafter("dspark-tiny-dense", drafter)
+    export(model, tmp_path / "package", ExportOptions(mmproj=tower, draft_model=drafter, weights=weights))
+    manifest = read_manifest(tmp_path / "package")  # which sees to the sizes of the files
+    assert len({file.location for file in manifest.weight_files if file.location.endswith(".gguf")}) == 3
 
 
 def test_an_mtp_file_beside_the_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from fuzz.damage import INTEGERS, TEXTS, damage_bytes, damage_json, number
 from support.random_gguf import Architecture, write_random
 from support.seeing import SeeingPackages, Synthetic, prompt_of
 from trigraph.exporter import ExportOptions, describe, export
-from trigraph.models.synth import write_synthetic
+from trigraph.models.synth import write_synthetic, write_synthetic_drafter
 from trigraph.runtime import Options, Sampling, load
 
 _MODELS: tuple[tuple[Architecture, dict[str, Any]], ...] = (
@@ -72,6 +72,9 @@ class Fuzzer:
             (package / "chat_template.jinja").write_text(_TEMPLATE)
             self._packages.append(package)
         self._packages.append(SeeingPackages(folder, _synthetic(folder))("tiny-dense", "F32"))
+        write_synthetic_drafter("dspark-tiny-dense", drafter := folder / "drafter.gguf")
+        export(folder / "text.gguf", folder / "drafting", ExportOptions(draft_model=drafter))
+        self._packages.insert(-1, folder / "drafting")
         with load(self._packages[-1], context=64) as engine:  # loads what is loaded once only
             engine.generate(prompt_of(3, (2, 3), 2), Options(max_tokens=2)).run()
 

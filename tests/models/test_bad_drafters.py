@@ -40,6 +40,7 @@ BAD_KEYS: list[tuple[str, Any, list[str]]] = [
     (f"{KEY}block_size", 2**31, ["block_size", "2 to 64"]),
     (f"{KEY}block_size", None, ["block_size", "missing"]),
     (f"{KEY}attention.head_count_kv", 3, ["head_count_kv", "is 3", "a divisor of the 4 heads"]),
+    (f"{KEY}attention.key_length", 24, ["key_length", "is 24", "a multiple of 16"]),
     (f"{KEY}attention.value_length", 32, ["value_length", "is 32", "64, the key length"]),
     (f"{KEY}rope.dimension_count", 65, ["rope.dimension_count", "is 65", "an even number"]),
     (f"{KEY}rope.dimension_sections", np.array([11, 11, 10, 0], "i4"), ["dimension_sections", "the time axis alone"]),
@@ -165,11 +166,14 @@ def test_commands(tmp_path: Path, synthetic: Any, drafters: Drafters, trigraph: 
     model, file = synthetic("tiny-dense", "F32"), drafters("dspark")
     refusals = {
         ("export", file, "-o", tmp_path / "a"): "holds a block drafter (DFlash) alone; give the file of the text model",
+        ("run", file, "-p", "a"): "give the file of the text model, and this one with --draft-model",
         ("export", model, "-o", tmp_path / "a", "-md", model): "expected 'dflash'; give the file of a block drafter",
         ("export", model, "-o", tmp_path / "a", "-md", file, "--mtp", model): "leave one of them out",
         ("export", model, "-o", tmp_path / "a", "-md", file, "--portable"): "draft-model names a block drafter",
         ("export", model, "-o", tmp_path / "a", "-md", file, "--draft-vocab", 20): "expected 32 to 512",
         ("inspect", model, "-md", model): "expected 'dflash'",
+        ("inspect", file, "-md", file): "is a block drafter; --draft-model is for its model, leave it out",
+        ("inspect", file, "--graph", tmp_path / "b.svg"): "--graph is for its model",
     }
     for arguments, words in refusals.items():
         result = trigraph(*arguments)

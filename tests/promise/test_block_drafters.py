@@ -193,8 +193,13 @@ def test_a_drafter_of_another_package_is_another_model(packages: Packages, tmp_p
     model = MODELS[0]
     engine, other = load(folder(packages, model)), load(folder(packages, model, drafter=False))
     engine.generate([1, 2, 3], GREEDY, tmp_path / "session").run()
-    with pytest.raises(TrigraphError, match="was saved with the model"):
+    files = r"\(files of --draft-model and --mtp count as weights\)"
+    with pytest.raises(TrigraphError, match=f"was saved with the model .*{files}; load that one"):
         other.generate([1, 2, 3], replace(GREEDY, drafter="auto"), tmp_path / "session").run()
+    request = engine.generate([1, 2, 3], GREEDY, receipt=True)
+    request.run()
+    with pytest.raises(TrigraphError, match=f"the receipt is of model .*{files}"):
+        other.verify(engine.receipt(request))
 
 
 @pytest.mark.slow

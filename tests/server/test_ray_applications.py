@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,10 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 import ray
 from ray import serve
 
+from trigraph.runtime.cli.arguments import ModelArguments
+from trigraph.runtime.cli.opening import load_arguments
+from trigraph.runtime.cli.serve import ReplicaArguments
+from trigraph.runtime.server.cluster import deployment
 from trigraph.runtime.server.cluster.deployment import Deployed, application_name, engines_on
 from trigraph.runtime.server.cluster.replica import Replica
 
@@ -53,6 +59,22 @@ def test_a_front_without_engines_says_which_there_are(cluster: dict[str, SimpleN
     del cluster["one"]
     with pytest.raises(TrigraphError, match="no engines of three; it has none at all; --replicas deploys them"):
         engines_on("auto", "three", None)
+
+
+def test_engines_find_files_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a cluster run in folders of their own; what is found beside a link's name stays beside it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blob").touch()
+    (tmp_path / "model.gguf").symlink_to("blob")
+    monkeypatch.setattr(deployment, "engines_on", lambda address, name, deployed: deployed)
+    files: dict[str, Any] = {name: Path(f"{name}.gguf") for name in ("mtp", "mmproj", "draft_model")}
+    model = ModelArguments(model=Path("model.gguf"), cache_dir=Path("cache"), **files)
+    deployed = ReplicaArguments(replicas=1).engines(model.path, "m", load_arguments(model, speculation=True))
+    assert isinstance(deployed, Deployed)
+    assert deployed.model == str(tmp_path / "model.gguf")
+    assert deployed.arguments["cache_dir"] == tmp_path / "cache"
+    options = deployed.arguments["options"]
+    assert {name: getattr(options, name) for name in files} == {name: tmp_path / file for name, file in files.items()}
 
 
 def test_applications_have_names_that_ray_takes() -> None:

@@ -9,6 +9,8 @@ import httpx2 as httpx
 import pytest
 
 from support.command import Run, assert_one_line_error
+from support.fake_engine import TEMPLATE, engine_of
+from support.rounds import LOGITS
 from support.server import replying, serving
 from support.thinking_engine import thinking_engine
 from trigraph.runtime import Engine
@@ -94,6 +96,15 @@ def test_mistakes(trigraph: Run, served: list[Served], tmp_path: Path, options: 
     (tmp_path / "empty").write_text("# none\n")
     options = [option.replace("{tmp}", str(tmp_path)) for option in options]
     assert_one_line_error(trigraph("serve", "model", *options), text)
+    assert not served
+
+
+def test_more_drafts_than_a_round_holds(trigraph: Run, served: list[Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says it at its start, not to each request."""
+    engine, _ = engine_of(LOGITS, template=TEMPLATE)
+    monkeypatch.setattr("trigraph.runtime.cli.opening.load", lambda path, **options: engine)
+    refused = trigraph("serve", "model", "--port", 0, "--draft-tokens", 9)
+    assert_one_line_error(refused, "draft_tokens is 9; a round drafts at most 7")
     assert not served
 
 

@@ -98,6 +98,7 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["export", "x.gguf", "--hnorm", "streams"], "unknown option --hnorm: not needed"),
         (["export", "x.gguf", "--tower-activations", "int8"], "unknown option --tower-activations: not needed"),
         (["perplexity", "x.gguf", "--mtp", "y.gguf"], "unknown option --mtp: not needed: a score makes no drafts"),
+        (["perplexity", "x.gguf", "-md", "y.gguf"], "unknown option -md: not needed: a score makes no drafts"),
         (["perplexity", "x.gguf", "--versus", "float32"], "unknown option --versus: use --against"),
         (
             ["perplexity", "x.gguf", "--kl-divergence-base", "y"],

@@ -148,7 +148,10 @@ def test_who_drafts() -> None:
     with pytest.raises(TrigraphError, match="draft_tokens is 4; a round drafts at most 3"):
         run(engine, [1], GREEDY, 60, draft_tokens=4)
     plain, _ = engine_of(scripted(b"abcde", 1))
-    assert run(plain, [1], GREEDY, 5, drafter="block").stats.speculation == "off: the package has no block drafter"
+    headless, _ = engine_of(scripted(b"abcde", 1), draft=False)
+    for engine in (plain, headless):
+        assert run(engine, [1], GREEDY, 5, drafter="block").stats.speculation == "off: the package has no block drafter"
+    assert run(headless, [1], GREEDY, 5, drafter="mtp").stats.speculation == "off: the model has no MTP head"
 
 
 def test_unlikely_drafts_end_a_walk() -> None:

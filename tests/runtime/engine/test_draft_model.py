@@ -1,6 +1,7 @@
 """A block drafter is a file beside the model: how it is named, cached, refused, shown and timed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,13 @@ import pytest
 from support.command import Run, assert_one_line_error
 from support.drafters import drafter_of
 from support.random_gguf import write_random
-from trigraph.exporter import ExportOptions
+from trigraph.exporter import ExportOptions, read_manifest
+from trigraph.models.drafter.geometries import drafter_geometry
 from trigraph.models.errors import TrigraphError
+from trigraph.models.model import open_model
 from trigraph.runtime import Options, Sampling, load, loading
+from trigraph.runtime.bench.options import BenchOptions
+from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.hub.given import GivenModel
 from trigraph.runtime.package_cache import cached_package
@@ -92,6 +97,12 @@ def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest
         load(nano_gguf, draft_model=drafter, device="cuda")
 
 
+def test_its_name_may_be_a_string(nano_gguf: Path, drafter: Path) -> None:
+    """As those of other files in the options of an export, which programs write without a type checker."""
+    options = ExportOptions(draft_model=str(drafter))  # type: ignore[arg-type]
+    assert read_manifest(cached_package(nano_gguf, options).folder).drafter is not None
+
+
 def test_a_package_has_its_own(tiny_package: Path, drafter: Path) -> None:
     with pytest.raises(TrigraphError, match="is a package; draft_model is for the export"):
         load(tiny_package, draft_model=drafter)
@@ -112,6 +123,23 @@ def test_commands_take_it(trigraph: Run, nano_gguf: Path, drafter: Path, operato
     assert_one_line_error(trigraph(*package, "-p", "a"), "give --draft-model when exporting")
     hint = trigraph("run", nano_gguf, "--model-draft", drafter)
     assert_one_line_error(hint, "unknown option --model-draft: use --draft-model with a block drafter")
+
+
+def test_a_benchmark_has_room_for_a_block(tiny_package: Path) -> None:
+    """Behind what it has verified, and what it generates."""
+    manifest, block = read_manifest(tiny_package), replace(drafter_geometry("dflash-tiny-dense").config, block=64)
+    whole = replace(manifest, drafter=block)
+    steps = BenchOptions(prompt=8, tokens=4, verify_tokens=(1,), repetitions=1)
+    assert steps.context(whole) >= 8 + 2 * 2 + 64
+    loads = RequestOptions(2, (1,), prompt=8, tokens=4)
+    assert (loads.context(manifest), loads.context(whole)) == (8 + 4 + manifest.max_pending, 8 + 4 + 64)
+
+
+def test_a_folder_offers_the_model_not_its_drafter(tmp_path: Path) -> None:
+    for name in ("dflash-nano.gguf", "dspark-nano.gguf", "mmproj-nano.gguf", "mtp-nano.gguf", "nano.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(TrigraphError, match=rf"give one of them, such as {tmp_path}/nano\.gguf"):
+        open_model(tmp_path)
 
 
 @pytest.mark.slow
