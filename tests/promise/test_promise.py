@@ -4,7 +4,8 @@ Pieces of prompts, verifies with rejected tokens, drafts and forks, in batches o
 threads and chunks of several sizes: each row, draft, state and KV entry has the bits that it has in a sequence alone.
 """
 
-import functools
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,17 +42,23 @@ LENGTH, SEQUENCES, K = 150, 4, 8
 WAYS = ((1, 512), (2, 13))  # threads, chunk
 
 
-@functools.cache
-def engines(packages: Packages, model: tuple[str, ...]) -> tuple[list[Engine], list[PlainText]]:
-    """An engine for each of WAYS, and the texts as the first one computes them."""
-    geometry, quant, activations, kv_type, *drafter = model
+Engines = tuple[list[Engine], list[PlainText]]
+
+
+@pytest.fixture(scope="module", params=slow_after(3, MODELS), ids="-".join)
+def engines(packages: Packages, request: pytest.FixtureRequest) -> Iterator[Engines]:
+    """An engine for each of WAYS, and the texts as the first one computes them; of one model after the other."""
+    geometry, quant, activations, kv_type, *drafter = request.param
     options = dict(activations=activations, kv_type=kv_type, **({"drafter": drafter[0]} if drafter else {}))
     folder = packages(geometry, quant, **options)
-    found = [
-        load(folder, threads=threads, chunk=chunk, context=200, sequences=SEQUENCES + 1, device=LIBRARY)
-        for threads, chunk in WAYS
-    ]
-    return found, [PlainText(found[0], LENGTH, seed) for seed in range(2)]
+    with ExitStack() as stack:
+        found = [
+            stack.enter_context(
+                load(folder, threads=threads, chunk=chunk, context=200, sequences=SEQUENCES + 1, device=LIBRARY)
+            )
+            for threads, chunk in WAYS
+        ]
+        yield found, [PlainText(found[0], LENGTH, seed) for seed in range(2)]
 
 
 @dataclass
@@ -153,11 +160,8 @@ OPERATIONS = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(way=st.integers(0, len(WAYS) - 1), operations=st.lists(OPERATIONS, min_size=4, max_size=16))
-@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
-def test_no_history_shows(
-    packages: Packages, model: tuple[str, ...], way: int, operations: list[tuple[Any, ...]]
-) -> None:
-    found, texts = engines(packages, model)
+def test_no_history_shows(engines: Engines, way: int, operations: list[tuple[Any, ...]]) -> None:
+    found, texts = engines
     history = History(found[way], texts)
     try:
         history.start()
@@ -169,10 +173,9 @@ def test_no_history_shows(
             found[way].steps.release(sequence)
 
 
-@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
-def test_a_prefill_equals_decoding_at_every_length(packages: Packages, model: tuple[str, ...]) -> None:
+def test_a_prefill_equals_decoding_at_every_length(engines: Engines) -> None:
     """One piece of each length, beside token by token; the recurrence and tiles of rows have no favourite."""
-    (engine, *_), (text, *_) = engines(packages, model)
+    (engine, *_), (text, *_) = engines
     for length in range(1, LENGTH, 7):
         sequence = engine.steps.new_sequence()
         (row,) = row_bits(engine.steps.prefill([sequence], [text.tokens[:length]]))
@@ -180,9 +183,8 @@ def test_a_prefill_equals_decoding_at_every_length(packages: Packages, model: tu
         assert row == text.rows[length - 1], f"{length} tokens"
 
 
-@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
-def test_every_number_of_tokens_verified_and_kept(packages: Packages, model: tuple[str, ...]) -> None:
-    found, texts = engines(packages, model)
+def test_every_number_of_tokens_verified_and_kept(engines: Engines) -> None:
+    found, texts = engines
     history = History(found[0], texts[:1])
     history.start()
     combinations = [(count, kept) for count in range(1, K + 1) for kept in range(count + 1)]
