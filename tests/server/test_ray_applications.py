@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +60,27 @@ def test_a_front_without_engines_says_which_there_are(cluster: dict[str, SimpleN
     del cluster["one"]
     with pytest.raises(TrigraphError, match="no engines of three; it has none at all; --replicas deploys them"):
         engines_on("auto", "three", None)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("error", [RuntimeError("no port file"), Exception("timed out during startup")])
+def test_a_cluster_that_does_not_start_is_started_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[None] = []
+    starts = iter([error, error])
+
+    def start(*_: object, **__: object) -> None:
+        for failure in starts:
+            raise failure
+
+    monkeypatch.setenv("RAY_WORKER_NICENESS", "0")
+    monkeypatch.setattr(deployment, "_stay_on_this_machine", lambda: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(None))
+    monkeypatch.setattr(ray, "init", start)
+    engines_on(None, "two", Deployed("two.gguf"))
+    assert len(ended) == 2
+    starts = itertools.repeat(error)
+    with pytest.raises(TrigraphError, match=f"Ray does not start on this machine: {error}"):
+        engines_on(None, "two", Deployed("two.gguf"))
 
 
 def test_engines_find_files_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,22 +32,10 @@ def engines(
     os.environ[MARK] = str(uuid.uuid4())
     deployed = Deployed(str(model), replicas, most, {"threads": 1, **arguments}, router)
     try:
-        yield _started(deployed)
+        yield engines_on(None, NAME, deployed)
     finally:
         ray.shutdown()
         del os.environ[MARK]
-
-
-def _started(deployed: Deployed) -> RemoteEngine:
-    """Ray's node sometimes does not register with its own cluster, or not within the 30 seconds that Ray gives it."""
-    for _ in range(9):
-        try:
-            return engines_on(None, NAME, deployed)
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-            ray.shutdown()
-    return engines_on(None, NAME, deployed)
 
 
 def replica_ids() -> list[int]:

@@ -39,6 +39,8 @@ DRAIN_SECONDS = 600.0  # for the completions of a replica that is stopped
 _HEALTH_SECONDS = 30.0  # for a replica to answer Ray Serve
 _BEAT_SECONDS = 2.0  # between signs of life of a replica that has nothing to tell
 _ANSWER_SECONDS = 60.0  # for a replica to describe itself
+_STARTS = 5  # of Ray's processes, which on a busy machine do not always find each other in the time that Ray gives them
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
 _DEPLOYMENT = "engine"
 _LOOPBACK = "127.0.0.1"
 
@@ -132,17 +134,10 @@ def engines_on(address: str | None, name: str, deployed: Deployed | None) -> Rem
     cannot be reached, has no such engines, or they do not start.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    own: dict[str, Any] = {}
     if address is None and deployed is not None:
-        _stay_on_this_machine()
-        # Ray starts workers at a niceness of 15; engines shall compute like one in this process.
-        os.environ.setdefault(ray_constants.RAY_WORKER_NICENESS, "0")
-        cpus = max(deployed.threads * deployed.most, os.cpu_count() or 1)
-        own = {"include_dashboard": False, "num_cpus": cpus}
-    try:
-        ray.init(address or "local", log_to_driver=False, logging_level="WARNING", **own)
-    except (ConnectionError, OSError, ValueError) as error:
-        raise TrigraphError(f"no Ray cluster answers at {address} ({error}); start one: ray start --head") from error
+        _start_cluster(max(deployed.threads * deployed.most, os.cpu_count() or 1))
+    else:
+        _join_cluster(address or "local")
     application = application_name(name)
     try:
         if deployed is None:
@@ -154,6 +149,28 @@ def engines_on(address: str | None, name: str, deployed: Deployed | None) -> Rem
         return RemoteEngine(description, RayReplicas(handle), DEFAULT_WAITING)
     except (RuntimeError, TimeoutError, RayServeException) as error:
         raise TrigraphError(f"the engines of {application} do not start: {error or 'no replica answers'}") from error
+
+
+def _start_cluster(cpus: int) -> None:
+    """Starts a cluster on this machine that ends with this process."""
+    _stay_on_this_machine()
+    # Ray starts workers at a niceness of 15; engines shall compute like one in this process.
+    os.environ.setdefault(ray_constants.RAY_WORKER_NICENESS, "0")
+    for attempt in range(1, _STARTS + 1):
+        try:
+            ray.init("local", include_dashboard=False, num_cpus=cpus, **_QUIET)
+            return
+        except Exception as error:  # Ray raises the class Exception itself, too
+            ray.shutdown()
+            if attempt == _STARTS:
+                raise TrigraphError(f"Ray does not start on this machine: {error}") from error
+
+
+def _join_cluster(address: str) -> None:
+    try:
+        ray.init(address, **_QUIET)
+    except (ConnectionError, OSError, ValueError) as error:
+        raise TrigraphError(f"no Ray cluster answers at {address} ({error}); start one: ray start --head") from error
 
 
 def application_name(model: str) -> str:
