@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +67,7 @@ def test_a_front_without_engines_says_which_there_are(cluster: dict[str, SimpleN
 @pytest.mark.parametrize("error", [RuntimeError("no port file"), Exception("timed out during startup")])
 def test_a_cluster_that_does_not_start_is_started_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[None] = []
-    starts = iter([error, error])
+    starts: Iterator[Exception] = iter([error, error])
 
     def start(*_: object, **__: object) -> None:
         for failure in starts:
