@@ -13,6 +13,8 @@ from trigraph.models.streams import Streams, read_streams
 
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
+HEAD_STEP = 16
+"""Elements of a head that kernels take at once."""
 # By `general.architecture` or `general.type`, what a file holds instead of a text model.
 _NO_MODEL = {
     "clip": "a vision tower (mmproj)",
@@ -255,6 +257,8 @@ def _check_consistency(config: ModelConfig, keys: Keys) -> None:
         if not condition:
             raise keys.error(key, f"is {value}, expected {expected}; convert the model again")
 
+    for key, dim in (("attention.key_length", config.head_dim), ("ssm.state_size", config.gdn_head_dim)):
+        require(dim % HEAD_STEP == 0, key, dim, f"a multiple of {HEAD_STEP}")
     require(
         config.heads % config.kv_heads == 0,
         "attention.head_count_kv",

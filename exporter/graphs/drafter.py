@@ -15,14 +15,14 @@ from trigraph.exporter.graphs.layers import attention, kv_weights, kv_write, qkv
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences
 from trigraph.models import names
-from trigraph.models.drafter import shapes
+from trigraph.models.drafter import tensors
 from trigraph.models.drafter.drafter import PREFIX, BlockDrafter
 
 _GATE = 40.0
 """A gate that changes nothing, as its sigmoid is 1 in float32: the operator wants one, and these layers have none."""
 _FOLLOWER_TABLES = {
-    "dflash2": (shapes.SELECTOR_PREDECESSOR, shapes.SELECTOR_SUCCESSOR),
-    "dspark": (shapes.MARKOV_W1, shapes.MARKOV_W2),
+    "dflash2": (tensors.SELECTOR_PREDECESSOR, tensors.SELECTOR_SUCCESSOR),
+    "dspark": (tensors.MARKOV_W1, tensors.MARKOV_W2),
 }
 """By kind: the table with rows for the token before, and the one with rows for the token that follows."""
 
@@ -48,7 +48,7 @@ class DrafterGraph:
         taps = [entering[tap] for tap in config.taps]
         wide = [shape(taps[0])[0], len(taps) * config.hidden]
         joined = self._graph.node("Concat", taps, "draft.taps", wide, axis=1)
-        x, _ = own.norm(own.linear(joined, shapes.FC, "draft.fc"), shapes.CONTEXT_NORM, "draft.context")
+        x, _ = own.norm(own.linear(joined, tensors.FC, "draft.fc"), tensors.CONTEXT_NORM, "draft.context")
         for layer in range(config.layers):
             name = f"draft.{layer}.attn"
             key, value = own.linears(x, f"{name}.kv", kv_weights(layer, name))
@@ -78,7 +78,7 @@ class DrafterGraph:
         own, name = self._own, f"draft.{layer}"
         normed, x = own.norm(x, names.in_block(layer, names.ATTN_NORM), f"{name}.attn_norm", addend)
         mixed = self._convolved(layer, "attn", normed, rows, lambda entering: self._attention(layer, entering, rows))
-        normed, x = own.norm(x, names.in_block(layer, shapes.FFN_NORM), f"{name}.ffn_norm", mixed)
+        normed, x = own.norm(x, names.in_block(layer, tensors.FFN_NORM), f"{name}.ffn_norm", mixed)
         return x, self._convolved(
             layer, "ffn", normed, rows, lambda entering: feed_forward(own, layer, entering, f"{name}.ffn")
         )
@@ -106,9 +106,9 @@ class DrafterGraph:
             return inner(x)
         kernel, size, taps = config.conv_kernel, config.conv_group, 2 * config.conv_kernel
         groups = config.hidden // size
-        kernels = self._own.linear(x, names.in_block(layer, shapes.CONV_PROJ[half]), f"{name}.proj")
+        kernels = self._own.linear(x, names.in_block(layer, tensors.CONV_PROJ[half]), f"{name}.proj")
         kernels = self._reshaped(kernels, [taps, groups, 1], f"{name}.groups")
-        base = self._own.vector(names.in_block(layer, shapes.CONV_BASE[half]))
+        base = self._own.vector(names.in_block(layer, tensors.CONV_BASE[half]))
         kernels = graph.node("Add", [kernels, base], f"{name}.kernels", ["T", taps, groups, size])
         kernels = self._reshaped(kernels, [taps * config.hidden], f"{name}.flat")
         parts = [graph.value(f"{name}.tap_{tap}", FLOAT, ["T", config.hidden]) for tap in range(taps)]
@@ -166,7 +166,7 @@ class DrafterGraph:
         # A map of the output matrix's rows to tokens is one of the followers' rows, but not of the selector's.
         after = self._rows_of(tokens if config.kind == "dflash2" else best, tables[1], "draft.after")
         if config.kind == "dflash2":
-            gate = self._own.linear(hidden, shapes.SELECTOR_HIDDEN, "draft.gate")
+            gate = self._own.linear(hidden, tensors.SELECTOR_HIDDEN, "draft.gate")
             gate = self._reshaped(gate, [1, rank], "draft.gate.rows")
             before = graph.node("Mul", [before, gate], "draft.before.gated")
         after = graph.node("Transpose", [after], "draft.after.columns", ["T", rank, count], perm=[0, 2, 1])

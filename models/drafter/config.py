@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trigraph.models.config import MAX_LAYERS, ModelConfig
-from trigraph.models.drafter.shapes import MARKOV, SELECTOR
+from trigraph.models.config import HEAD_STEP, MAX_LAYERS, ModelConfig
+from trigraph.models.drafter.tensors import MARKOV, SELECTOR
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.keys import MAX_SIZE, Keys
@@ -19,7 +19,6 @@ MAX_CANDIDATES = 256
 CANDIDATES = 32
 """Candidates of a row, where the file does not say how many."""
 MAX_KERNEL = 16
-_HEAD_STEP = 16  # elements of a head that kernels take at once
 
 # What forks of llama.cpp call the architecture.
 _FORKS = ("dflash-draft", "dflash_draft")
@@ -236,7 +235,7 @@ def _check_consistency(config: BlockDrafterConfig, keys: Keys) -> None:
 
     heads, dim = config.heads, config.head_dim
     require(heads % config.kv_heads == 0, "attention.head_count_kv", config.kv_heads, f"a divisor of the {heads} heads")
-    require(dim % _HEAD_STEP == 0, "attention.key_length", dim, f"a multiple of {_HEAD_STEP}")
+    require(dim % HEAD_STEP == 0, "attention.key_length", dim, f"a multiple of {HEAD_STEP}")
     value_length = keys.integer("attention.value_length", dim)
     require(value_length == dim, "attention.value_length", value_length, f"{dim}, the key length")
     even = config.rope_dims % 2 == 0 and config.rope_dims <= dim

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from trigraph.models import names
 from trigraph.models.config import ModelConfig
 from trigraph.models.drafter.config import BlockDrafterConfig, check_target, read_drafter_config
-from trigraph.models.drafter.shapes import CONFIDENCE, CONV_BASE, D2T, drafter_shapes
+from trigraph.models.drafter.shapes import drafter_shapes
+from trigraph.models.drafter.tensors import CONFIDENCE, CONV_BASE, D2T
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
 from trigraph.models.keys import Keys

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trigraph.models import names
-from trigraph.models.drafter import shapes
+from trigraph.models.drafter import tensors
 from trigraph.models.drafter.drafter import PREFIX, BlockDrafter
 from trigraph.models.model import Model
 from trigraph.models.reference_layers import Array, gated_mlp, rms_norm, rotate, softmax
@@ -59,7 +59,7 @@ class DrafterReference:
 
     def extend(self, features: Array) -> None:
         """Append positions to the context: what enters the tapped layers, side by side [T, taps x hidden]."""
-        x = rms_norm(features @ self._w(shapes.FC).T, self._w(shapes.CONTEXT_NORM), self.config.rms_eps)
+        x = rms_norm(features @ self._w(tensors.FC).T, self._w(tensors.CONTEXT_NORM), self.config.rms_eps)
         at = self.length + np.arange(len(x))
         for layer in range(self.config.layers):
             key, value = self._key_value(layer, x, at)
@@ -78,7 +78,7 @@ class DrafterReference:
         x = self._embedding[ids]
         for layer in range(c.layers):
             x = x + self._half(layer, "attn", names.ATTN_NORM, x, self._attention)
-            x = x + self._half(layer, "ffn", shapes.FFN_NORM, x, self._feed_forward)
+            x = x + self._half(layer, "ffn", tensors.FFN_NORM, x, self._feed_forward)
         hidden = rms_norm(x, self._w(names.OUTPUT_NORM), c.rms_eps)
         logits = hidden @ self._head.T * c.logit_scale
         if c.logit_cap:
@@ -95,11 +95,11 @@ class DrafterReference:
         first = 0 if c.from_anchor else 1
         before = np.concatenate([np.full((first + 1, c.candidates), known), tokens[first:-1]])[: len(tokens)]
         if c.kind == "dspark":
-            left, right = self._w(shapes.MARKOV_W1)[before], self._w(shapes.MARKOV_W2)[best]
+            left, right = self._w(tensors.MARKOV_W1)[before], self._w(tensors.MARKOV_W2)[best]
         else:
-            gate = hidden @ self._w(shapes.SELECTOR_HIDDEN).T
-            left = self._w(shapes.SELECTOR_PREDECESSOR)[before] * gate[:, None]
-            right = self._w(shapes.SELECTOR_SUCCESSOR)[tokens]
+            gate = hidden @ self._w(tensors.SELECTOR_HIDDEN).T
+            left = self._w(tensors.SELECTOR_PREDECESSOR)[before] * gate[:, None]
+            right = self._w(tensors.SELECTOR_SUCCESSOR)[tokens]
         pairs: Array = left @ right.transpose(0, 2, 1)
         return scores + pairs
 
@@ -109,9 +109,9 @@ class DrafterReference:
         normed = rms_norm(x, self._w(names.in_block(layer, norm)), c.rms_eps)
         if c.kind != "dflash2":
             return inner(layer, normed)
-        kernels = normed @ self._w(names.in_block(layer, shapes.CONV_PROJ[half])).T
+        kernels = normed @ self._w(names.in_block(layer, tensors.CONV_PROJ[half])).T
         kernels = kernels.reshape(len(x), 2 * c.conv_kernel, -1, 1) + self._w(
-            names.in_block(layer, shapes.CONV_BASE[half])
+            names.in_block(layer, tensors.CONV_BASE[half])
         )
         kernels = kernels.reshape(len(x), 2, c.conv_kernel, c.hidden)
         return _convolved(inner(layer, _convolved(normed, kernels[:, 0])), kernels[:, 1])

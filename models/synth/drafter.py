@@ -11,14 +11,14 @@ from trigraph.models import names
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.drafter.config import ARCHITECTURE
 from trigraph.models.drafter.geometries import DrafterGeometry, drafter_geometry
-from trigraph.models.drafter.shapes import (
+from trigraph.models.drafter.shapes import drafter_shapes
+from trigraph.models.drafter.tensors import (
     CONFIDENCE,
     CONV_BASE,
     CONV_PROJ,
     MARKOV_W1,
     SELECTOR_PREDECESSOR,
     SELECTOR_SUCCESSOR,
-    drafter_shapes,
 )
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth.layout import FILE_TYPES, SynthTensor, add_tokenizer

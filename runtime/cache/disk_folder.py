@@ -133,7 +133,7 @@ def _files(folders: Iterable[Path]) -> list[CacheFile]:
 
 
 def _whole(files: list[CacheFile]) -> list[CacheFile]:
-    """Those whose pages are all there, in ascending order of length."""
+    """The files whose pages are all there, in ascending order of length."""
     found, keys = [], set[tuple[Path, Key | None]]()
     for file in sorted(files, key=lambda file: file.key):
         folder = file.path.parent

@@ -216,7 +216,7 @@ class DiskTier:
         return state.slot_bytes + state.page_bytes * (state.pages_of(length) - first_page)
 
     def _reading_seconds(self, chain: list[CacheFile]) -> float:
-        """Of those before the first one, pages alone are read."""
+        """How long a chain takes to read: of all files but the first, pages alone are read."""
         sizes = [chain[0].size, *(max(0, file.size - self._steps.state.slot_bytes) for file in chain[1:])]
         return sum(map(reading_seconds, sizes))
 

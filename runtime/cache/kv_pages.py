@@ -43,7 +43,7 @@ def page_tensors(state: State, sequence: Sequence, first: int = 0, guard: Guard 
 
 
 def settled(state: State, length: int, mtp_len: int) -> int:
-    """Of how many tokens all KV is there, that of the MTP head too where there is one."""
+    """The number of tokens whose KV is all there, the MTP head's too where there is one."""
     return min(mtp_len, length) if any(map(_of_head, state.paged)) else length
 
 

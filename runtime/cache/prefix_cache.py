@@ -37,7 +37,7 @@ class Found(NamedTuple):
     sequence: Sequence
     """The caller's own: it holds a beginning of the prompt, or nothing."""
     row: StepResult | None = None
-    """Of its last token, where that is the last one of the prompt; read-only."""
+    """The result of its last token, where that is the last one of the prompt; read-only."""
     parted: int | None = None
     """Length at which the prompt parts from others, to be computed on its own and given to `insert`."""
 

@@ -40,7 +40,7 @@ class TreeMatch(NamedTuple, Generic[V]):
     """What a tree knows of a token list."""
 
     nodes: list[Node[V]]
-    """Those with a value whose tokens begin the list, in ascending order of length."""
+    """Nodes with a value whose tokens begin the list, in ascending order of length."""
     known: int
     """Length of the longest beginning that the tree has, in the middle of an edge too."""
 

@@ -54,7 +54,7 @@ class Turn:
     """The last turn of a conversation."""
 
     messages: abc.Sequence[Message] = ()
-    """Those of all turns."""
+    """The messages of all turns."""
     tokens: abc.Sequence[int] = ()
     """Its prompt and the reply."""
     prompt: int = 0

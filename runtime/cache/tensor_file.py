@@ -141,7 +141,7 @@ class TensorFile:
         return array
 
     def pieces(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[tuple[int, NDArray[Any]]]:
-        """The same bit by bit: rows, and the number of the first one. What was read is sure when the last one was."""
+        """A tensor in pieces: rows, and the number of the first one. Its checksum is checked after the last piece."""
         view, checksum = self._view(name, dtype, shape), 0
         step = max(1, PIECE // (math.prod(shape[1:]) * np.dtype(dtype).itemsize))
         for start in range(0, shape[0], step):

@@ -17,7 +17,7 @@ def key_of(tokens: list[int]) -> Key:
 
 
 def beginnings(tokens: list[int], keys: Collection[Key]) -> list[Key]:
-    """Those of the keys that beginnings of `tokens` have, in ascending order of length."""
+    """The keys that beginnings of `tokens` have, in ascending order of length."""
     found, digest, done = [], hashlib.sha256(), 0
     if keys:
         packed = np.array(tokens, "<i4").tobytes()

@@ -68,5 +68,5 @@ class Options:
         return Sampling() if self.sampling is None else self.sampling
 
     def of_model(self, suggested: Sampling) -> Options:
-        """The same, with the sampling that a model's file suggests unless there is one."""
+        """These options, with the sampling that a model's file suggests where they have none."""
         return self if self.sampling is not None else replace(self, sampling=suggested)

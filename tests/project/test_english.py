@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LEANING = re.compile(r"(?:Of|That|Those|The same|And of)\b(?! way\b)")
 """How a sentence begins whose subject stands in another one."""
-LATER = ("runtime/scheduler/", "runtime/cache/", "runtime/drafting/", "runtime/requests/options.py")
+LATER = ("runtime/drafting/",)
 """What is not held to this yet."""
 
 
