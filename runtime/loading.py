@@ -78,8 +78,8 @@ def load(
         return Engine(_model(CachedPackage(given.path), config, progress))
     exported = config.options or ExportOptions()
     drafter = exported.draft_model if config.draft_model is None else Path(config.draft_model)
-    exported = replace(exported, draft_model=drafter, mtp=exported.mtp or given.mtp_beside(drafter))
-    exported = replace(exported, mmproj=exported.mmproj or given.mmproj)
+    companions = given.companions(exported.mtp, exported.mmproj, drafter, progress)
+    exported = replace(exported, **companions._asdict())
     package = cached_package(given.path, exported, progress)
     if given.notice is not None:
         package = replace(package, notices=(given.notice, *package.notices))

@@ -16,7 +16,7 @@ import typer
 from trigraph.exporter.options import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
 from trigraph.runtime.config import REPACK
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
@@ -86,7 +86,9 @@ DraftModel = Annotated[
     typer.Option(
         "-md",
         "--draft-model",
-        help="GGUF file with a block drafter (DFlash, DFlash2, DSpark), in place of the MTP head.",
+        metavar="FILE|NAME",
+        help="Block drafter in place of the MTP head: a GGUF file, USER/REPO:QUANT, or dflash or dspark for the file "
+        "of that kind beside the model.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -155,8 +157,8 @@ class ModelArguments:
     def found(self) -> ModelArguments:
         """These arguments with a path, to which what is named is downloaded first."""
         given = given_model(self.model, self.hub)
-        mtp, mmproj = self.mtp or given.mtp_beside(self.draft_model), self.mmproj or given.mmproj
-        return replace(self, model=given.path, hub=None, mtp=mtp, mmproj=mmproj)
+        files = companions(given, self.mtp, self.mmproj, self.draft_model)
+        return replace(self, model=given.path, hub=None, **files._asdict())
 
 
 @dataclass(frozen=True)

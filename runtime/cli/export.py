@@ -34,7 +34,7 @@ from trigraph.models.synth import (
 from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
-from trigraph.runtime.cli.naming import Hub, given_model
+from trigraph.runtime.cli.naming import Hub, companions, given_model
 from trigraph.runtime.device.parts.placement import WORKING_BYTES, Placement, place, weights_of_file
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
@@ -75,14 +75,12 @@ def export(
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     given = given_model(model, hub)
-    model, mtp, mmproj = given.path, mtp or given.mtp_beside(draft_model), mmproj or given.mmproj
+    model, files = given.path, companions(given, mtp, mmproj, draft_model)
     if is_package(model):
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
     options = ExportOptions(
-        mtp=mtp,
-        draft_model=draft_model,
-        mmproj=mmproj,
+        **files._asdict(),
         max_context=max_context,
         draft_vocab=draft_vocab,
         kv_type=kv_type or "f16",
@@ -139,7 +137,8 @@ def inspect(
             raise TrigraphError(f"{path}: is a block drafter; --{unused} is for its model, leave it out")
         _show(DrafterDescription.of(open_drafter(path)), as_json=as_json)
         return
-    description = describe(path, context or None, mmproj or given.mmproj, draft_model)
+    files = companions(given, None, mmproj, draft_model)
+    description = describe(path, context or None, files.mmproj, files.draft_model)
     if graph is not None:
         write_picture(path, graph, context)
     if (budget := arguments.parse_bytes("--gpu-memory", gpu_memory)) is not None:

@@ -25,8 +25,9 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
-from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
 from trigraph.runtime.execution.threads import choose_threads
+from trigraph.runtime.hub.given import GivenModel
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 
 _TABLE_WIDTH = 126  # of a table with all its figures
@@ -172,28 +173,30 @@ def run_benchmark(
 ) -> None:
     """Times a model as the options say: its steps, in turns with those of `contenders`, or what `serve` does."""
     threads, capped = choose_threads(measured.threads)
-    path = given_model(measured.model, measured.hub).path
+    given = given_model(measured.model, measured.hub)
     requests = load.options(work, threads, measured.device)
     if output.plot is not None:
         if requests is not None:
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
         check_plot(output.plot)
     if requests is not None:
-        folder, requests = _package(path, measured, capped), replace(requests, repack=measured.repack)
+        folder, requests = _package(given, measured, capped), replace(requests, repack=measured.repack)
         _show(serve(folder, requests), as_json=output.as_json)
         return
     options = replace(work.options(threads, measured.device), repack=measured.repack)
-    report = run_bench(_package(path, measured, capped), options, contenders)
+    report = run_bench(_package(given, measured, capped), options, contenders)
     _show(report, as_json=output.as_json)
     if output.plot is not None:
         write_plot(report, output.plot)
 
 
-def _package(path: Path, measured: BenchModelArguments, capped: str | None) -> Path:
+def _package(given: GivenModel, measured: BenchModelArguments, capped: str | None) -> Path:
     """The folder of the package, which a GGUF file is exported to first."""
+    path, files = given.path, companions(given, None, None, measured.draft_model)
     exported = export_options(
         path,
-        draft_model=measured.draft_model,
+        mtp=files.mtp,
+        draft_model=files.draft_model,
         kv_type=measured.kv_type,
         rope_scaling=measured.rope_scaling,
         activations=measured.activations,

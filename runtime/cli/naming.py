@@ -9,7 +9,7 @@ import typer
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli.console import progress_bars, say
-from trigraph.runtime.hub.given import GivenModel, downloaded, located
+from trigraph.runtime.hub.given import Companions, GivenModel, downloaded, located
 
 Model = Annotated[
     Path | None,
@@ -43,6 +43,12 @@ def given_model(model: Path | None, hub: str | None) -> GivenModel:
     if found.notice is not None:
         say(f"note: {found.notice}")
     return found
+
+
+def companions(given: GivenModel, mtp: Path | None, mmproj: Path | None, drafter: Path | None) -> Companions:
+    """What belongs to a model, downloaded first where it is named. Raises TrigraphError."""
+    with progress_bars() as progress:
+        return given.companions(mtp, mmproj, drafter, progress)
 
 
 def public_name(given: Path | None, path: Path) -> str:

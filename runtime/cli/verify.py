@@ -11,7 +11,7 @@ import typer
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli import arguments
-from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
 from trigraph.runtime.cli.receipt_cases import Outcome, Verifier, read_ids
 
 _Images = Annotated[
@@ -49,10 +49,8 @@ def verify(
     of a folder is judged by itself; those that are not equal have a line.
     """
     given = given_model(model, hub)
-    path, mtp, mmproj = given.path, mtp or given.mtp_beside(draft_model), mmproj or given.mmproj
-    exported = arguments.export_options(
-        path, mtp=mtp, mmproj=mmproj, draft_model=draft_model, rope_scaling=rope_scaling
-    )
+    path, files = given.path, companions(given, mtp, mmproj, draft_model)
+    exported = arguments.export_options(path, **files._asdict(), rope_scaling=rope_scaling)
     paths = _receipts(file)
     if file.is_dir() and (prompt is not None or image):
         option = "--image" if image else "--prompt"

@@ -6,16 +6,18 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
-from trigraph.runtime.hub.repository import ModelName, choose_files
+from trigraph.runtime.hub.repository import ModelFiles, ModelName, choose_drafter, choose_files
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLOCK = 1 << 24  # bytes hashed at once
@@ -35,8 +37,33 @@ class Downloaded:
     """What the user should know of it."""
 
 
+_Choose: TypeAlias = Callable[[Sequence[str]], ModelFiles]
+
+
+class _Obtained(NamedTuple):
+    """Files of a repository."""
+
+    files: ModelFiles
+    paths: dict[str, Path]
+    """Where each is in the cache."""
+    notice: str | None = None
+    """What the user should know of them."""
+
+
 def download(name: ModelName, progress: Progress = silent) -> Downloaded:
-    """The files of a model, downloaded unless they are there; their hashes are checked once.
+    """The files of a model, downloaded unless they are there; their hashes are checked once. Raises TrigraphError."""
+    files, paths, notice = _obtained(name, partial(choose_files, name), progress)
+    return Downloaded(paths[files.parts[0]], None if files.mtp is None else paths[files.mtp], notice)
+
+
+def download_drafter(name: ModelName, kind: str | None, progress: Progress = silent) -> Path:
+    """The file of a block drafter as `choose_drafter` chooses it, downloaded as a model is. Raises TrigraphError."""
+    files, paths, _ = _obtained(name, partial(choose_drafter, name, kind=kind), progress)
+    return paths[files.parts[0]]
+
+
+def _obtained(name: ModelName, choose: _Choose, progress: Progress) -> _Obtained:
+    """The files that `choose` takes of a repository's.
 
     `HF_ENDPOINT` names a mirror, `HF_TOKEN` opens private repositories, `HF_HUB_OFFLINE=1` keeps to what is there.
     Where the hub cannot be reached, what is there is used, too. Raises TrigraphError.
@@ -50,12 +77,11 @@ def download(name: ModelName, progress: Progress = silent) -> Downloaded:
         except Exception as error:
             if not _is_unreachable(hub, error):
                 raise
-            return _local(hub, name, there, error)
+            return _local(hub, name, there, choose, error)
         sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
-        files = choose_files(name, [*sizes])
+        files = choose([*sizes])
         _check_space(hub, name, sum(sizes[file] for file in files.all if not _is_there(hub, name, file, info.sha)))
-        paths = [_fetched(hub, name, file, info.sha, progress) for file in files.all]
-    return Downloaded(paths[0], None if files.mtp is None else paths[len(files.parts)])
+        return _Obtained(files, {file: _fetched(hub, name, file, info.sha, progress) for file in files.all})
 
 
 def hub_module() -> ModuleType:
@@ -91,11 +117,17 @@ def cached_files(hub: ModuleType) -> dict[str, dict[str, Path]]:
     return cached
 
 
-def _local(hub: ModuleType, name: ModelName, there: dict[str, Path], unreachable: Exception) -> Downloaded:
-    """A model that was downloaded before."""
+def _local(
+    hub: ModuleType,
+    name: ModelName,
+    there: dict[str, Path],
+    choose: _Choose,
+    unreachable: Exception,
+) -> _Obtained:
+    """What was downloaded before."""
     offline, address = hub.constants.HF_HUB_OFFLINE, hub.constants.ENDPOINT
     try:
-        files = choose_files(name, [*there])
+        files = choose([*there])
     except TrigraphError as error:
         beside = f" (of this repository there are {', '.join(sorted(there))})" if there else ""
         if offline:
@@ -105,7 +137,7 @@ def _local(hub: ModuleType, name: ModelName, there: dict[str, Path], unreachable
             "try again, or set HF_ENDPOINT to a mirror"
         ) from error
     notice = None if offline else f"{address} cannot be reached; the files that were downloaded before are used"
-    return Downloaded(there[files.parts[0]], None if files.mtp is None else there[files.mtp], notice)
+    return _Obtained(files, there, notice)
 
 
 def _is_there(hub: ModuleType, name: ModelName, file: str, revision: str) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.models.tiny import TINY_GGUF
 
@@ -21,10 +23,44 @@ class GivenModel:
     """Its vision tower, where that cannot be found beside it."""
     notice: str | None = None
     """What the user should know of it."""
+    repository: str | None = None
+    """The name that it was downloaded by."""
 
-    def mtp_beside(self, drafter: Path | None) -> Path | None:
-        """Its MTP head unless a block drafter takes the place of that."""
-        return self.mtp if drafter is None else None
+    def companions(
+        self, mtp: Path | None, mmproj: Path | None, drafter: Path | None, progress: Progress = silent
+    ) -> Companions:
+        """What belongs to it: files that are given, or else its own. A drafter takes the place of its MTP head.
+
+        `drafter` is a path, USER/REPO:QUANT, or a kind in DRAFTERS, for the first file of that kind beside the model.
+        Raises TrigraphError for what cannot be downloaded or found.
+        """
+        if drafter is not None and not os.path.lexists(drafter):
+            drafter = self._drafter(drafter, progress)
+        return Companions(mtp or (self.mtp if drafter is None else None), mmproj or self.mmproj, drafter)
+
+    def _drafter(self, given: Path, progress: Progress) -> Path:
+        from trigraph.runtime.hub.download import download_drafter
+        from trigraph.runtime.hub.repository import DRAFTERS, ModelName, is_name
+
+        text = given.as_posix()
+        if text not in DRAFTERS:
+            return download_drafter(ModelName.parse(text), None, progress) if is_name(text) else given
+        if self.repository is not None:
+            return download_drafter(ModelName.parse(self.repository), text, progress)
+        beside = sorted(self.path.parent.glob(f"{text}-*.gguf"))
+        if not beside:
+            raise TrigraphError(
+                f"no {text}-*.gguf is beside {self.path}; give the file or the repository of a drafter"
+            )
+        return beside[0]
+
+
+class Companions(NamedTuple):
+    """Files that belong to a model."""
+
+    mtp: Path | None
+    mmproj: Path | None
+    draft_model: Path | None
 
 
 def located(model: Path, progress: Progress = silent) -> GivenModel:
@@ -50,7 +86,7 @@ def downloaded(text: str, progress: Progress = silent) -> GivenModel:
 
     found = download(ModelName.parse(text), progress)
     elsewhere = found.mtp is not None and found.mtp.parent != found.path.parent
-    return GivenModel(found.path, found.mtp if elsewhere else None, notice=found.notice)
+    return GivenModel(found.path, found.mtp if elsewhere else None, notice=found.notice, repository=text)
 
 
 def _of_ollama(text: str) -> GivenModel:

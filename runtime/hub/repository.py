@@ -24,7 +24,8 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 _QUANT = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|T?Q\d\w*|MXFP4\w*|NVFP4\w*|BF16|F16|F32))$", re.IGNORECASE)
 # Where none is named.
 _PREFERRED = ("Q4_K_M", "UD-Q4_K_M", "UD-Q4_K_XL", "Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
-_DRAFTERS = ("dflash-", "dspark-")
+DRAFTERS = ("dflash", "dspark")
+"""How names of files begin that have a block drafter beside its model."""
 _PROJECTORS = ("f16", "bf16", "f32")
 
 
@@ -78,19 +79,41 @@ class ModelFiles:
 
 def choose_files(name: ModelName, files: Sequence[str]) -> ModelFiles:
     """The files that `name` means, of those in its repository. Raises TrigraphError where none or several fit."""
-    named = sorted(file for file in files if file.endswith(".gguf"))
-    if not named:
-        model = name.repository.partition("/")[2]
-        raise TrigraphError(
-            f"{name.repository}: has no GGUF files; look for a repository that has them, such as unsloth/{model}-GGUF"
-        )
-    beside = ("mtp-", "imatrix", *_DRAFTERS)
+    named = _gguf_files(name, files)
+    beside = ("mtp-", "imatrix", *(f"{kind}-" for kind in DRAFTERS))
     models = _grouped([file for file in named if not (_is_projector(file) or _base(file).startswith(beside))])
     chosen = _chosen(name, models)
     quant = _quant(chosen)
     heads = [file for file in named if _base(file).startswith("mtp-") and not _PART.search(_stem(file))]
     projectors = [file for file in named if _is_projector(file)]
     return ModelFiles(models[chosen], _first(heads, quant, "q8_0"), _first(projectors, *_PROJECTORS))
+
+
+def choose_drafter(name: ModelName, files: Sequence[str], kind: str | None = None) -> ModelFiles:
+    """The block drafter that `name` means, of the files in its repository.
+
+    With a `kind`, the one beside the model of that name; otherwise the repository is a drafter's own. Raises
+    TrigraphError where none or several fit.
+    """
+    named = _gguf_files(name, files)
+    if kind is None:
+        models = _grouped([file for file in named if not _is_projector(file)])
+        return ModelFiles(models[_chosen(name, models)])
+    beside = [file for file in named if _base(file).startswith(f"{kind}-") and not _PART.search(_stem(file))]
+    found = _first(beside, None if name.quant is None else name.quant.lower(), "q8_0")
+    if found is None:
+        raise TrigraphError(f"{name.repository}: has no {kind}-*.gguf; give the file or the repository of a drafter")
+    return ModelFiles((found,))
+
+
+def _gguf_files(name: ModelName, files: Sequence[str]) -> list[str]:
+    named = sorted(file for file in files if file.endswith(".gguf"))
+    if not named:
+        model = name.repository.partition("/")[2]
+        raise TrigraphError(
+            f"{name.repository}: has no GGUF files; look for a repository that has them, such as unsloth/{model}-GGUF"
+        )
+    return named
 
 
 def _first(files: Sequence[str], *quants: str | None) -> str | None:

@@ -15,6 +15,7 @@ from support.command import Run, assert_one_line_error, run_command
 from support.hub_server import Hub, hub_server
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.hub.download import download
+from trigraph.runtime.hub.given import GivenModel, downloaded
 from trigraph.runtime.hub.repository import ModelName
 
 huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
@@ -34,8 +35,10 @@ def hub(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
         "parts/tiny-BF16-00002-of-00002.gguf": b"two",
         "mtp-tiny-Q8_0.gguf": b"a head",
         "mmproj-F16.gguf": b"a projector",
+        "dflash-tiny-Q8_0.gguf": b"a drafter",
     }
-    with hub_server({NAME.repository: files, "somebody/tiny": {"model.safetensors": b""}}) as served:
+    others = {"somebody/tiny": {"model.safetensors": b""}, "else/drafter-GGUF": {"tiny-DSpark-Q8_0.gguf": b"another"}}
+    with hub_server({NAME.repository: files, **others}) as served:
         monkeypatch.setattr(constants, "ENDPOINT", served.address)
         template = served.address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -170,6 +173,29 @@ def test_the_package_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(TrigraphError, match=r"pip install huggingface-hub"):
         download(NAME)
+
+
+def test_drafters(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One beside the model, and one from a repository of its own; each is downloaded when it is asked for."""
+    given = downloaded(str(NAME))
+    assert given.companions(None, None, None) == (given.mtp, None, None)
+    sent = len(hub.sent)
+    for name, content in (("dflash", b"a drafter"), ("else/drafter-GGUF", b"another"), ("else/drafter-GGUF:Q8_0", b"")):
+        found = given.companions(None, None, Path(name))
+        assert found.mtp is None and found.draft_model is not None
+        assert found.draft_model.read_bytes() == (content or b"another")
+    assert [name for name, _, _ in hub.sent[sent:]] == ["dflash-tiny-Q8_0.gguf", "tiny-DSpark-Q8_0.gguf"]
+    with pytest.raises(TrigraphError, match=r"somebody/tiny-GGUF: has no dspark-\*.gguf"):
+        given.companions(None, None, Path("dspark"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.gguf", "dflash-b.gguf", "dflash-a.gguf"):
+        Path(name).touch()
+    local = GivenModel(Path("model.gguf"), mmproj=Path("tower.gguf"))
+    assert local.companions(None, None, Path("dflash")) == (None, Path("tower.gguf"), Path("dflash-a.gguf"))
+    assert local.companions(None, None, Path("dflash-b.gguf")).draft_model == Path("dflash-b.gguf")
+    assert local.companions(None, None, Path("missing.gguf")).draft_model == Path("missing.gguf")
+    with pytest.raises(TrigraphError, match=r"no dspark-\*.gguf is beside model.gguf; give the file or the repository"):
+        local.companions(None, None, Path("dspark"))
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.hub.repository import ModelName, choose_files, is_name
+from trigraph.runtime.hub.repository import ModelName, choose_drafter, choose_files, is_name
 
 UNSLOTH = [
     "README.md",
@@ -107,6 +107,36 @@ def test_files_that_are_no_models() -> None:
     beside = ["dflash-b-Q8_0.gguf", "dspark-b-Q4_K_M.gguf", "b.mmproj-f16.gguf", "imatrix.gguf"]
     found = choose_files(ModelName("a/b"), ["b-Q2_K.gguf", *beside])
     assert found.all == ("b-Q2_K.gguf", "b.mmproj-f16.gguf")
+
+
+DRAFTED = ["b-Q4_K_M.gguf", "dflash-b-BF16.gguf", "dflash-b-Q4_K_M.gguf", "dflash-b-Q8_0.gguf", "dspark-b-F16.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("quant", "kind", "chosen"),
+    [
+        ("Q4_K_M", "dflash", "dflash-b-Q4_K_M.gguf"),
+        ("Q2_K", "dflash", "dflash-b-Q8_0.gguf"),
+        (None, "dflash", "dflash-b-Q8_0.gguf"),
+        ("Q4_K_M", "dspark", "dspark-b-F16.gguf"),
+        ("dflash-b-BF16.gguf", None, "dflash-b-BF16.gguf"),
+        ("F16", None, "dspark-b-F16.gguf"),
+    ],
+)
+def test_drafters(quant: str | None, kind: str | None, chosen: str) -> None:
+    assert choose_drafter(ModelName("a/b", quant), DRAFTED, kind).all == (chosen,)
+
+
+@pytest.mark.parametrize(
+    ("quant", "kind", "message"),
+    [
+        (None, "dspark", r"a/b: has no dspark-\*.gguf; give the file or the repository of a drafter"),
+        ("Q5_K_M", None, "a/b:Q5_K_M: the repository has no Q5_K_M; it has BF16, Q4_K_M, Q8_0"),
+    ],
+)
+def test_drafters_that_are_not_there(quant: str | None, kind: str | None, message: str) -> None:
+    with pytest.raises(TrigraphError, match=message):
+        choose_drafter(ModelName("a/b", quant), DRAFTED[:4], kind)
 
 
 def test_the_only_model() -> None:
