@@ -39,7 +39,7 @@ class ExportOptions:
     """Whether graphs carry function bodies, for hosts without the operator library: of text, with one residual stream,
     float32 activations, and keys and values that are numbers."""
     draft_model: Path | None = None
-    """A GGUF file with a block drafter (DFlash, DFlash2, DSpark), which drafts in the place of an MTP head."""
+    """A GGUF file with a block drafter (DFlash, DFlash2, DSpark), which drafts beside an MTP head if there is one."""
 
     @property
     def activation_kind(self) -> str:
@@ -67,11 +67,12 @@ def check_options(options: ExportOptions, config: ModelConfig, drafter: BlockDra
             raise TrigraphError(
                 f"draft-vocab is {options.draft_vocab}, but the model has no MTP head to draft with; leave it out"
             )
-        if drafter is not None and drafter.tokens is not None:
+        own = drafter is not None and drafter.tokens is not None
+        if own and not config.mtp_layers:
             raise TrigraphError(
                 f"draft-vocab is {options.draft_vocab}, but the drafter has a vocabulary of its own; leave it out"
             )
-        least = 1 if drafter is None else drafter.config.candidates
+        least = 1 if drafter is None or own else drafter.config.candidates
         if not least <= options.draft_vocab <= config.vocab:
             raise TrigraphError(
                 f"draft-vocab is {options.draft_vocab}, expected {least} to {config.vocab}, the size of the vocabulary"

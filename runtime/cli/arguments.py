@@ -155,7 +155,7 @@ class ModelArguments:
     def found(self) -> ModelArguments:
         """These arguments with a path, to which what is named is downloaded first."""
         given = given_model(self.model, self.hub)
-        mtp, mmproj = self.mtp or given.mtp_beside(self.draft_model), self.mmproj or given.mmproj
+        mtp, mmproj = self.mtp or given.mtp, self.mmproj or given.mmproj
         return replace(self, model=given.path, hub=None, mtp=mtp, mmproj=mmproj)
 
 

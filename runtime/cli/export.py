@@ -75,7 +75,7 @@ def export(
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     given = given_model(model, hub)
-    model, mtp, mmproj = given.path, mtp or given.mtp_beside(draft_model), mmproj or given.mmproj
+    model, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
     if is_package(model):
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
@@ -98,7 +98,7 @@ def export(
         say(f"note: {notice}")
     if weights == "link" and manifest.weights_folder is not None:
         say(f"note: {model} cannot be hard-linked into {out}, which refers to it instead; or use --copy-weights")
-    if "draft" not in manifest.graphs:
+    if not {"draft", "block"} & {*manifest.graphs}:
         say("note: the model has no MTP head; its drafts are n-grams alone")
     print(f"{out}: {', '.join(manifest.graphs)} in {time.perf_counter() - started:.1f} s")
 

@@ -49,7 +49,7 @@ def verify(
     of a folder is judged by itself; those that are not equal have a line.
     """
     given = given_model(model, hub)
-    path, mtp, mmproj = given.path, mtp or given.mtp_beside(draft_model), mmproj or given.mmproj
+    path, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
     exported = arguments.export_options(
         path, mtp=mtp, mmproj=mmproj, draft_model=draft_model, rope_scaling=rope_scaling
     )

@@ -22,10 +22,6 @@ class GivenModel:
     notice: str | None = None
     """What the user should know of it."""
 
-    def mtp_beside(self, drafter: Path | None) -> Path | None:
-        """Its MTP head unless a block drafter takes the place of that."""
-        return self.mtp if drafter is None else None
-
 
 def located(model: Path, progress: Progress = silent) -> GivenModel:
     """The files that a path or a name means: USER/REPO:QUANT, ollama:NAME, or tiny.

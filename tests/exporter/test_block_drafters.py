@@ -155,7 +155,7 @@ def test_requests_together(
         alone.append(host.draft(token, rows))
     lengths, ids, tables = zip(*blocks, strict=True)
     starts = np.cumsum([0, *map(len, ids)])
-    together = host.run("draft", input_ids=np.concatenate(ids), cu_seqlens=starts, past_lens=lengths, page_table=tables)
+    together = host.run("block", input_ids=np.concatenate(ids), cu_seqlens=starts, past_lens=lengths, page_table=tables)
     for name, values in together.items():
         np.testing.assert_array_equal(values, np.concatenate([one[name] for one in alone]))
 
