@@ -69,7 +69,7 @@ class EngineConfig:
     speculation: bool = True
     """Whether the draft graph is loaded."""
     draft_model: str | Path | None = None
-    """The GGUF file of a block drafter (DFlash, DFlash2, DSpark) for a `.gguf` file, in place of its MTP head."""
+    """The GGUF file of a block drafter (DFlash, DFlash2, DSpark) for a `.gguf` file, beside its MTP head."""
     options: ExportOptions | None = None
     """How a `.gguf` file is exported."""
 

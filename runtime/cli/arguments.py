@@ -86,7 +86,7 @@ DraftModel = Annotated[
     typer.Option(
         "-md",
         "--draft-model",
-        help="GGUF file with a block drafter (DFlash, DFlash2, DSpark), in place of the MTP head.",
+        help="GGUF file with a block drafter (DFlash, DFlash2, DSpark), beside the MTP head.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
