@@ -111,8 +111,8 @@ def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens,
 def _draft_vocab(sources: Sources, options: ExportOptions) -> int | None:
     """Token ids that the draft chooses from are below this; None without a draft."""
     vocab = sources.model.config.vocab
-    drafter, mtp_layers = sources.drafter, sources.model.config.mtp_layers
-    if drafter is not None and drafter.tokens is not None and not mtp_layers:
+    drafter, head = sources.drafter, sources.model.config.mtp_layers > 0
+    if drafter is not None and drafter.tokens is not None and not head:
         return vocab
     return (options.draft_vocab or min(DRAFT_VOCAB, vocab)) if sources.drafts else None
 

@@ -67,12 +67,11 @@ def check_options(options: ExportOptions, config: ModelConfig, drafter: BlockDra
             raise TrigraphError(
                 f"draft-vocab is {options.draft_vocab}, but the model has no MTP head to draft with; leave it out"
             )
-        own = drafter is not None and drafter.tokens is not None
-        if own and not config.mtp_layers:
+        if drafter is not None and drafter.tokens is not None:
             raise TrigraphError(
                 f"draft-vocab is {options.draft_vocab}, but the drafter has a vocabulary of its own; leave it out"
             )
-        least = 1 if drafter is None or own else drafter.config.candidates
+        least = 1 if drafter is None else drafter.config.candidates
         if not least <= options.draft_vocab <= config.vocab:
             raise TrigraphError(
                 f"draft-vocab is {options.draft_vocab}, expected {least} to {config.vocab}, the size of the vocabulary"

@@ -82,7 +82,7 @@ class Manifest:
     config: ModelConfig
     special_tokens: SpecialTokens
     graphs: tuple[str, ...]
-    """The GRAPHS that exist, each in `{name}.onnx`: draft with an MTP head, block with a drafter, vision with a tower."""
+    """The GRAPHS that exist, each in `{name}.onnx`: draft if there is an MTP head, block a drafter, vision a tower."""
     operator_library: OperatorLibrary
     state: tuple[StateTensor, ...]
     weight_files: tuple[WeightFile, ...]

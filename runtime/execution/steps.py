@@ -72,9 +72,7 @@ class Steps:
         self.chunk = chunk
         self._text_start = text_start
 
-    def change_over(
-        self, prefill: Graph, verify: Graph, draft: Graph | None, block_draft: Graph | None = None
-    ) -> None:
+    def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None, block_draft: Graph | None = None) -> None:
         """Has all later steps run these graphs, on the same state. Any thread may call it, while steps run or not."""
         self._block_draft = block_draft
         self._prefill, self._verify, self._draft = prefill, verify, draft

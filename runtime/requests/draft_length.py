@@ -1,4 +1,4 @@
-"""The drafts of one request: of the MTP head, a block drafter or n-grams, whichever is worth most; what came of them."""
+"""The drafts of one request: of MTP head, block drafter or n-grams, whichever is worth most; what came of them."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ class AdaptiveLength:
             # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
             attempts = min(finished.drafted + 1, asked)
             tested = min(attempts, finished.accepted + 1)
-            self._acceptance.observe_head(
-                tested, finished.accepted, finished.sequences, block=candidates.block > 0
-            )
+            self._acceptance.observe_head(tested, finished.accepted, finished.sequences, block=candidates.block > 0)
         if match := self._match.drafts:
             # These are known to be right or wrong whether they were verified or not.
             right = 0

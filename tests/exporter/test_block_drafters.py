@@ -112,7 +112,7 @@ def test_trunk_keeps_its_bits(
     expected, found = without.run("verify", input_ids=tokens[61:69], **verify, **where), beside.verify(tokens[61:69], 8)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
-    for name in without.state.keys():
+    for name in without.state:
         np.testing.assert_array_equal(beside.state[name].numpy(), without.state[name].numpy())
 
 

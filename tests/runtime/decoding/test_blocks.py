@@ -1,5 +1,6 @@
 """Block drafters: one run makes all drafts of a round, and the host walks them as the request's sampler would."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -200,3 +201,61 @@ def test_a_block_costs_the_same_for_one_draft_and_for_all() -> None:
     assert governor.choose([Candidates(chances, block=8)]) == [7]
     assert Governor(costs).choose([Candidates(chances[:1], block=8)]) == [0]
     assert Governor(costs).choose([Candidates(chances)]) != [7]  # of a head that takes as long seven times
+
+
+def both(wrong_heads: int, wrong_blocks: int, context: int = 300) -> tuple[Engine, FakeModel]:
+    """An engine with an MTP head and a block drafter; each is wrong after one history in so many, 0 for never."""
+
+    def fails(history: History, one_in: int) -> bool:
+        return bool(one_in) and hash(history) % one_in == 0
+
+    def guess(history: History) -> tuple[int, float]:
+        return (int(LOGITS(history).argmax()) + fails(history, wrong_heads)) % VOCAB, 0.9
+
+    drafter = FakeBlocks(LOGITS, drafter_config(), lambda history: fails(history, wrong_blocks))
+    return engine_of(LOGITS, blocks=drafter, guess=guess, context=context)
+
+
+def test_the_drafter_that_is_right_more_often_drafts() -> None:
+    """Each is soon found out, whichever is asked first, and the text is that of neither."""
+    expected = alone([5, 6, 7], Options(GREEDY, max_tokens=250, ignore_eos=True), context=300)
+    for wrong_heads, wrong_blocks, better in ((1, 0, "block"), (0, 1, "draft")):
+        engine, model = both(wrong_heads, wrong_blocks)
+        assert run(engine, [5, 6, 7], GREEDY, 250, draft_tokens=3).ids == expected
+        graphs = Counter(graph for graph, _ in model.runs if graph in ("draft", "block"))
+        assert set(graphs) == {"draft", "block"}
+        rounds = graphs["draft"] // 3, graphs["block"]  # a run of the head makes one draft
+        assert rounds[better == "block"] > 8 * rounds[better != "block"]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_two_drafters_change_no_text(sampling: str) -> None:
+    """Requests that share rounds name one of them, or leave the choice to the policy."""
+    engine, model = both(3, 2)
+    asked = [
+        Options(SAMPLINGS[sampling], max_tokens=60 + i, ignore_eos=True, drafter=drafter, draft_tokens=tokens)
+        for i, (drafter, tokens) in enumerate([("auto", None), ("mtp", 3), ("block", 2), ("auto", 3)])
+    ]
+    handles = [engine.submit([5, 6, 7 + i], options) for i, options in enumerate(asked)]
+    for i, (handle, options) in enumerate(zip(handles, asked, strict=True)):
+        handle.result()
+        assert handle.ids == alone([5, 6, 7 + i], options, context=300)
+    assert {"draft", "block"} <= {graph for graph, _ in model.runs}
+
+
+def test_each_drafter_costs_what_its_own_runs_took() -> None:
+    costs = Costs()
+    for rows in range(16, 0, -1):
+        for sequences in (1, 2):
+            for _ in range(2):
+                costs.verify.observe(rows, sequences, 1.0 + 0.02 * rows)
+    for _ in range(2):
+        costs.draft.observe(1, 1, 0.3)
+        costs.block.observe(8, 1, 0.9)
+    chances = [0.9**i for i in range(1, 8)]
+    governor = Governor(costs)
+    by_head, by_block = Candidates(chances[:3]), Candidates(chances, block=8)
+    assert governor.choose([by_block]) == [7]
+    assert Governor(costs).choose([by_head])[0] > 0
+    assert sum(Governor(costs).choose([by_head, Candidates([0.05], block=8)])[1:]) == 0
+    assert governor.cost.block == pytest.approx(0.9 * governor.cost.draft / 0.3, rel=0.2)
