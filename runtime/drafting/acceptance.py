@@ -54,7 +54,7 @@ class Rates:
 
 
 class Acceptance:
-    """Rates of the MTP head's and the block drafter's drafts by position in the round, of n-grams by length of the match."""
+    """Rates of MTP head and block drafter by a draft's position in the round, of n-grams by the length of the match."""
 
     def __init__(self, longest: int, common: Acceptance | None = None) -> None:
         """`longest`: most drafts of a round. `common`: that of all requests, which this one starts from and adds to."""

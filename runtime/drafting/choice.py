@@ -57,6 +57,7 @@ class Governor:
         self._lengths: list[int] = []  # the last choice
         self._left = self._keep = 0  # rounds for which it is kept: still, and in all
         self._ended = 0.0
+        self._block = 0  # rows of a block
 
     def choose(self, candidates: Sequence[Candidates]) -> list[int]:
         """The most drafts of each request in the next round."""
@@ -113,9 +114,10 @@ class Governor:
                 if speed > best:
                     best, taken = speed, drafts[: n - sequences]
         (fewest, shortest), (most, longest) = seconds[0], seconds[-1]
-        block = block_row * max(c.block for c in candidates) + block_run / sequences
+        self._block = max(self._block, *(c.block for c in candidates))
+        share = block_row * self._block + block_run / sequences
         verifying = best * (longest - shortest) / max(1, most - fewest)
-        self.cost = DraftCost(verifying, best * (row + run / sequences), best * block)
+        self.cost = DraftCost(verifying, best * (row + run / sequences), best * share)
         counts = Counter(draft.request for draft in taken)
         return [counts[i] for i in range(sequences)]
 

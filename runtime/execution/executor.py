@@ -74,7 +74,7 @@ class HostExecutor:
         return [own or chain for own, chain in zip(drafts, chains, strict=True)], [*runs, *chained]
 
     def _draft_chains(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
-        """Those of the MTP head."""
+        """The MTP head's drafts, chain by chain."""
         runs: list[DraftRun] = []
         drafts: list[list[int]] = [[] for _ in plan]
         chained = [i for i, part in enumerate(plan) if part.drafts]
@@ -100,7 +100,7 @@ class HostExecutor:
         return drafts, runs
 
     def _draft_blocks(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
-        """Those of the block drafter, of all sequences in one run."""
+        """The block drafter's drafts, of all sequences in one run."""
         parts, block = [part for part in plan if part.drafts and part.block], self.steps.block
         if not parts or block is None:
             return [[] for _ in plan], []

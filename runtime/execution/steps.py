@@ -65,17 +65,15 @@ class Steps:
         """Whether the step that runs, or ran last, reads prompts."""
         self.state = state
         self.vocab = vocab
-        self._block_draft = block_draft
-        self._prefill, self._verify, self._draft = prefill, verify, draft
+        self.change_over(prefill, verify, draft, block_draft)
         self.block = None if block_draft is None else block
         """The block drafter that `draft_block` runs, if there is one."""
         self.chunk = chunk
         self._text_start = text_start
 
-    def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None, block_draft: Graph | None = None) -> None:
+    def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None, block: Graph | None = None) -> None:
         """Has all later steps run these graphs, on the same state. Any thread may call it, while steps run or not."""
-        self._block_draft = block_draft
-        self._prefill, self._verify, self._draft = prefill, verify, draft
+        self._prefill, self._verify, self._draft, self._block_draft = prefill, verify, draft, block
 
     @property
     def can_draft(self) -> bool:
