@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.cache import disk_tier, tensor_file
 from trigraph.runtime.execution.inputs import Sequences, Tokens
-from trigraph.runtime.execution.results import BlockResult
+from trigraph.runtime.execution.results import BlockResult, DraftResult
 
 # geometry, quantisation, keys and values, kind
 MODELS = [
@@ -88,8 +89,13 @@ def drafting(engine: Engine, texts: list[list[int]]) -> Engine:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
-def test_requests_get_the_texts_that_they_get_without(packages: Packages, model: tuple[str, ...]) -> None:
-    """Greedy, sampled, penalised and constrained ones, in one batch, with few pages, twice: from the cache at last."""
+def test_requests_get_the_texts_that_they_get_without(
+    packages: Packages, model: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy, sampled, penalised and constrained ones, in one batch, with few pages, twice: from the cache at last.
+
+    Some rounds are drafted by the MTP head, others by the block drafter.
+    """
     requests, answers = plain(packages, model)
     package, blocks = folder(packages, model), Blocks()
     state = load(package, threads=1, context=CONTEXT, sequences=1).steps.state
@@ -97,7 +103,14 @@ def test_requests_get_the_texts_that_they_get_without(packages: Packages, model:
     engine = load(package, threads=1, context=CONTEXT, sequences=4, kv_memory=pages)
     texts = [[*one.prompt, *answer] for one, answer in zip(requests, answers, strict=True)]
     drafting(blocks.watched(engine), texts)
-    accepted = 0
+    draft, accepted = engine.steps.draft, 0
+    by_head: list[object] = []
+
+    def counted(*given: Any) -> DraftResult:
+        by_head.append(given)
+        return draft(*given)
+
+    monkeypatch.setattr(engine.steps, "draft", counted)
     for _ in range(2):
         handles = [engine.submit(one.prompt, one.options, priority=one.priority) for one in requests]
         for handle, answer in zip(handles, answers, strict=True):
@@ -106,6 +119,7 @@ def test_requests_get_the_texts_that_they_get_without(packages: Packages, model:
             accepted += handle.stats.accepted
     engine.close()
     assert accepted > COUNT
+    assert by_head
     assert blocks.repeated > 0
 
 
