@@ -31,6 +31,11 @@ MODELS = [
     ("tiny-next", "mixed", "f32", "dflash2"),
 ]
 CONTEXT, COUNT = 200, 30
+DRAFTED: list[dict[str, Any]] = [
+    *[{"drafter": drafter, "draft_tokens": 7} for drafter in ("block", "mtp")] * 5,
+    *[{}] * COUNT,
+]
+"""How the first requests draft; the policy chooses for the others."""
 GREEDY = Options(Sampling(temperature=0), max_tokens=40, ignore_eos=True, draft_tokens=7, drafter="block")
 
 
@@ -112,7 +117,10 @@ def test_requests_get_the_texts_that_they_get_without(
 
     monkeypatch.setattr(engine.steps, "draft", counted)
     for _ in range(2):
-        handles = [engine.submit(one.prompt, one.options, priority=one.priority) for one in requests]
+        handles = [
+            engine.submit(one.prompt, replace(one.options, **forced), priority=one.priority)
+            for one, forced in zip(requests, DRAFTED, strict=False)
+        ]
         for handle, answer in zip(handles, answers, strict=True):
             handle.result()
             assert handle.ids == answer
