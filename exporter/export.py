@@ -111,7 +111,8 @@ def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens,
 def _draft_vocab(sources: Sources, options: ExportOptions) -> int | None:
     """Token ids that the draft chooses from are below this; None without a draft."""
     vocab = sources.model.config.vocab
-    if sources.drafter is not None and sources.drafter.tokens is not None:
+    drafter, head = sources.drafter, sources.model.config.mtp_layers > 0
+    if drafter is not None and drafter.tokens is not None and not head:
         return vocab
     return (options.draft_vocab or min(DRAFT_VOCAB, vocab)) if sources.drafts else None
 
@@ -149,10 +150,10 @@ def _write_graphs(
         "prefill": partial(build_prefill, drafter=drafter),
         "verify": partial(build_verify, drafter=drafter),
     }
-    if drafter is not None:
-        builders["draft"] = partial(build_block_draft, drafter=drafter, vocab=draft_vocab)
-    elif config.mtp_layers:
+    if config.mtp_layers:
         builders["draft"] = partial(build_draft, vocab=draft_vocab)
+    if drafter is not None:
+        builders["block"] = partial(build_block_draft, drafter=drafter, vocab=draft_vocab)
     if tower is not None:
         builders["vision"] = partial(build_vision, config=tower.config)
     features = features_of(config, images=tower is not None, drafter=drafter is not None)

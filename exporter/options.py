@@ -39,7 +39,7 @@ class ExportOptions:
     """Whether graphs carry function bodies, for hosts without the operator library: of text, with one residual stream,
     float32 activations, and keys and values that are numbers."""
     draft_model: Path | None = None
-    """A GGUF file with a block drafter (DFlash, DFlash2, DSpark), which drafts in the place of an MTP head."""
+    """A GGUF file with a block drafter (DFlash, DFlash2, DSpark), which drafts beside an MTP head if there is one."""
 
     @property
     def activation_kind(self) -> str:

@@ -20,7 +20,6 @@ class Sources:
     """What a package is made of."""
 
     model: Model
-    """Without its MTP head where a block drafter takes its place."""
     tower: Tower | None
     drafter: BlockDrafter | None
     unusable: tuple[str, ...]
@@ -33,7 +32,7 @@ class Sources:
 
     @property
     def drafts(self) -> bool:
-        """Whether the package has a draft graph."""
+        """Whether the package has an MTP head or a block drafter."""
         return self.model.config.mtp_layers > 0 or self.drafter is not None
 
     @property
@@ -46,19 +45,8 @@ class Sources:
     @classmethod
     def open(cls, source: Path, options: ExportOptions) -> Sources:
         """Open and check every file."""
-        mtp = options.mtp
-        if options.draft_model is None:
-            mtp = mtp or companion(source)
-        elif mtp is not None:
-            raise TrigraphError(
-                f"mtp names {mtp}, and draft-model {options.draft_model}: a block drafter takes the place of the MTP "
-                "head; leave one of them out"
-            )
-        model = _extended(open_model(source, mtp), options.rope_scaling)
-        drafter = None
-        if options.draft_model is not None:
-            drafter = open_drafter(options.draft_model, model.config)
-            model = dataclasses.replace(model, config=dataclasses.replace(model.config, mtp_layers=0))
+        model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
+        drafter = None if options.draft_model is None else open_drafter(options.draft_model, model.config)
         check_options(options, model.config, drafter)
         tower, unusable = _tower(model, options)
         return cls(model, tower, drafter, unusable)

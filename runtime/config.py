@@ -69,8 +69,8 @@ class EngineConfig:
     speculation: bool = True
     """Whether the draft graph is loaded."""
     draft_model: str | Path | None = None
-    """A block drafter (DFlash, DFlash2, DSpark) for a `.gguf` file, in place of its MTP head: a file, USER/REPO:QUANT,
-    or "dflash" or "dspark" for the file of that kind beside the model."""
+    """A block drafter (DFlash, DFlash2, DSpark) for a `.gguf` file, beside its MTP head: a file, USER/REPO:QUANT, or
+    "dflash" or "dspark" for the file of that kind beside the model."""
     options: ExportOptions | None = None
     """How a `.gguf` file is exported."""
 

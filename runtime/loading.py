@@ -195,29 +195,30 @@ def _shorter(limits: StateLimits, manifest: Manifest, config: EngineConfig) -> l
 
 def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
     """Why there will be no draft graph; None when there will."""
-    if "draft" not in manifest.graphs:
+    if not {"draft", "block"} & {*manifest.graphs}:
         return "the model has no MTP head"
     return None if speculation else OFF
 
 
 def _graph_names(manifest: Manifest, no_draft: str | None) -> list[str]:
     """The names of all graphs that the engine may open."""
-    wanted = {"draft": no_draft is None, "vision": manifest.images is not None}
-    return ["prefill", "verify", *(name for name, opened in wanted.items() if opened)]
+    wanted = {"draft": no_draft is None, "block": no_draft is None, "vision": True}
+    return ["prefill", "verify", *(name for name, opened in wanted.items() if opened and name in manifest.graphs)]
 
 
 def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> Steps:
     """The steps of the graphs; without `draft` they have none."""
+    manifest = graphs.manifest
 
     def opened(name: str) -> Graph:
         return graphs.open(graphs.prepare(name), state)
 
     prefill, verify = opened("prefill"), opened("verify")  # first: see RepackedWeights.copies
-    drafts = opened("draft") if draft else None
-    config = graphs.manifest.config
+    drafts, blocks = (opened(name) if draft and name in manifest.graphs else None for name in ("draft", "block"))
+    config = manifest.config
     ngrams = None if config.streams is None else config.streams.ngrams
     start = 0 if ngrams is None else ngrams.eos
-    return Steps(prefill, verify, drafts, state, config.vocab, chunk, start, graphs.manifest.drafter)
+    return Steps(prefill, verify, drafts, state, config.vocab, chunk, start, blocks, manifest.drafter)
 
 
 def _repacking(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _COUNTED = 4  # times the context: of a longer prompt the tokens are not counted
-_NO_OTHER = {"mtp": "the package has no block drafter", "block": "a block drafter is in the place of the MTP head"}
+_NO_OTHER = {"mtp": "the model has no MTP head", "block": "the package has no block drafter"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,10 @@ class Model:
         """How drafts are made, in a few words."""
         if self.no_draft is None or self.no_draft == OFF:
             block = self.steps.block
-            return self.no_draft or ("on" if block is None else f"on, by a block drafter ({KIND_NAMES[block.kind]})")
+            if self.no_draft or block is None:
+                return self.no_draft or "on"
+            also = "the MTP head or " if self.steps.can_draft else ""
+            return f"on, by {also}a block drafter ({KIND_NAMES[block.kind]})"
         return f"by n-grams alone: {self.no_draft}"
 
     @property
@@ -184,27 +187,20 @@ class Model:
         most, fixed = self.steps.max_pending - 1, options.draft_tokens
         if self.no_draft == OFF or not options.speculate or fixed == 0:
             return FixedLength(0, OFF)
-        own = self.drafter
-        head = self.head if options.drafter in ("auto", own) else None
-        if fixed is not None and fixed > (limit := most if head is None else min(most, head.drafts)):
+        heads = [head for head in self.heads if options.drafter in ("auto", "block" if head.block else "mtp")]
+        if fixed is not None and fixed > (limit := min(most, max((head.drafts for head in heads), default=most))):
             raise TrigraphError(f"draft_tokens is {fixed}; a round drafts at most {limit}")
-        if head is None and options.drafter in ("mtp", "block"):
-            return FixedLength(0, f"off: {self.no_draft if options.drafter == own else _NO_OTHER[own]}")
-        if fixed is not None and head is not None:
-            return FixedLength(fixed, f"on, {fixed} drafts a round as asked", head)
-        ngrams = options.drafter in ("auto", "ngram")
+        if not heads and options.drafter in _NO_OTHER:
+            return FixedLength(0, f"off: {_NO_OTHER[options.drafter]}")
+        if fixed is not None and len(heads) == 1:
+            return FixedLength(fixed, f"on, {fixed} drafts a round as asked", heads[0])
+        ngrams = options.drafter in ("auto", "ngram") and not (fixed is not None and heads)
         note = f", n-grams alone: {self.no_draft}" if self.no_draft else ""
-        return AdaptiveLength(common, most, head=head, ngrams=ngrams, fixed=fixed, note=note)
+        return AdaptiveLength(common, most, heads=heads, ngrams=ngrams, fixed=fixed, note=note)
 
     @property
-    def drafter(self) -> str:
-        """The model's own drafter, as requests name it."""
-        return "mtp" if self.steps.block is None else "block"
-
-    @property
-    def head(self) -> Head | None:
-        """How that works; None where there is none."""
-        if self.no_draft is not None:
-            return None
+    def heads(self) -> tuple[Head, ...]:
+        """How the model's own drafters work, the MTP head and a block drafter, as far as they are there."""
         block = self.steps.block
-        return MTP_HEAD if block is None else Head(block.block, block.most_drafts, self.context - block.block)
+        blocks = () if block is None else (Head(block.block, block.most_drafts, self.context - block.block),)
+        return (MTP_HEAD, *blocks) if self.steps.can_draft else blocks

@@ -126,8 +126,7 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
     referenced, not linked: a link would keep the disk space of a model that the user deletes. Raises TrigraphError when
     the file is no model or neither cache can be written.
     """
-    found = companion(source) if options.draft_model is None else None  # which takes the place of a head
-    options = dataclasses.replace(options, weights="reference", mtp=options.mtp or found)
+    options = dataclasses.replace(options, weights="reference", mtp=options.mtp or companion(source))
     name, stamp = _identity(source, options)
     try:
         entry = _Entry(_user_cache() / name, stamp)

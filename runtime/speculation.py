@@ -51,7 +51,7 @@ def decode_round(executor: Executor, requests: list[Request], governor: Governor
         if (offered := candidates[i]) is not None and kept[i]:
             request.draft_length.observe(offered, asked[i], done)
     for run in result.runs:
-        governor.costs.draft.observe(*run)
+        (governor.costs.block if run.block else governor.costs.draft).observe(run.rows, run.sequences, run.seconds)
     governor.costs.verify.observe(row, len(requests), ended - started - drafting)
     governor.observe(started, ended)
 
@@ -82,7 +82,16 @@ def _plan(
         head, sampler = count if known is None else 0, request.sampler
         floor = request.completion.options.draft_p_min or 0.0
         plan.append(
-            SequencePlan(request.state, verified, head, sampler.guess, floor, sampler.parameters, sampler.guess_among)
+            SequencePlan(
+                request.state,
+                verified,
+                head,
+                sampler.guess,
+                floor,
+                sampler.parameters,
+                sampler.guess_among,
+                offered is not None and offered.block > 0,
+            )
         )
     return plan, candidates, asked
 

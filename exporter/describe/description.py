@@ -110,9 +110,9 @@ class Description:
         return table
 
     def _mtp(self) -> str:
-        if self.drafter is not None:
-            return "not in use" if self.mtp else "no"
-        return "yes" if self.mtp else "no: drafts are n-grams alone"
+        if self.mtp:
+            return "yes"
+        return "no: drafts are n-grams alone" if self.drafter is None else "no"
 
     def _weights(self) -> Table:
         from rich.table import Table
@@ -155,8 +155,7 @@ def describe(
     model = open_model(path)
     context = context or model.config.context_length
     drafter = None if draft_model is None else open_drafter(draft_model, model.config)
-    config = dataclasses.replace(model.config, mtp_layers=0) if drafter is not None else model.config
-    state = state_tensors(config, "f16", drafter=None if drafter is None else drafter.config)
+    state = state_tensors(model.config, "f16", drafter=None if drafter is None else drafter.config)
     described = _describe(path, model, state, context)
     if drafter is not None:
         described = dataclasses.replace(described, drafter=DrafterDescription.of(drafter))
@@ -255,19 +254,13 @@ def _types(model: Model) -> dict[str, TypeShare]:
 
 
 def model_of(folder: Path, manifest: Manifest) -> Model:
-    """The model whose files a package points to; the trunk's parts come first, then a separate MTP file.
-
-    Beside a block drafter it has no MTP head.
-    """
+    """The model whose files a package points to; the trunk's parts come first, then a separate MTP file."""
     paths = list(manifest.weight_paths(folder).values())
     trunk = GGUFFile.open(paths[0]).paths
     tower = manifest.weights_base(folder) / manifest.images.weights if manifest.images else None
     drafter = drafter_path(folder, manifest)
     others = [path for path in paths if path not in (*trunk, tower, drafter) and path.name != SIDE_FILE]
-    model = open_model(paths[0], others[0] if others else None)
-    if drafter is None:
-        return model
-    return dataclasses.replace(model, config=dataclasses.replace(model.config, mtp_layers=0))
+    return open_model(paths[0], others[0] if others else None)
 
 
 def _count_operators(path: Path) -> dict[str, int]:

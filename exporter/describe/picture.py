@@ -71,12 +71,14 @@ def draw(model: Model, state: Iterable[StateTensor], context: int, draft_vocab: 
             canvas.both(column, verify + BOX_HEIGHT, states)
             canvas.both(column, states + BOX_HEIGHT, prefill)
     canvas.right(5, verify)
+    drafts = any(tensor.name.startswith("draft.") for tensor in state)
     if not config.mtp_layers:
-        drafts = any(tensor.name.startswith("draft.") for tensor in state)
-        block = "draft.onnx is a block drafter's; its keys and values come from the trunk's layers."
+        block = "No MTP head: block.onnx is a block drafter's; its keys and values come from the trunk's layers."
         none = "No draft.onnx: the model has no MTP head; its drafts are n-grams alone."
         canvas.text(MARGIN, pages, block if drafts else none, "soft")
         return canvas.svg(title)
+    if drafts:
+        canvas.text(MARGIN, pages, "block.onnx: a block drafter", "soft")
     canvas.right(5, prefill)
     canvas.box(6, prefill, "mtp", ["MTP keys and values", "from each token and the", "hidden row before it"])
     canvas.box(3, pages, "state", _state_lines(state, "mtp", context), columns=4, height=3 * LINE_HEIGHT)

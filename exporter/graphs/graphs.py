@@ -37,9 +37,9 @@ def build_verify(net: Network, drafter: BlockDrafter | None = None) -> None:
 
 
 def build_prefill(net: Network, drafter: BlockDrafter | None = None) -> None:
-    """Logits of each sequence's last token; commits all tokens, and writes the MTP head's or drafter's keys and values.
+    """Logits of each sequence's last token; commits all tokens, and writes what an MTP head and a drafter need of them.
 
-    A drafter's are those of its context.
+    These are the keys and values of the head, and those of the drafter's context.
     """
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
@@ -61,7 +61,7 @@ def build_prefill(net: Network, drafter: BlockDrafter | None = None) -> None:
         hidden, leaving = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
         if drafter is not None:
             DrafterGraph(net, drafter).write_context([*entering, leaving], sequences)
-        else:
+        if net.config.mtp_layers:
             before = previous_rows(graph, hidden, prev_hidden, sequences.cu_seqlens, "previous_hidden")
             write_kv(net, ids, embedded, before, sequences, images)
         _, (hidden,) = last_rows(graph, sequences, [hidden], "last")

@@ -47,8 +47,8 @@ def check_values(manifest: Manifest, path: Path) -> None:
     streamed = ARCHITECTURES[config.architecture].streams
     require(streamed == (config.streams is not None), "config.streams", config.streams, "those of the architecture")
 
-    drafts = config.mtp_layers > 0 or manifest.drafter is not None
-    graphs = {"prefill", "verify", *(["draft"] if drafts else []), *(["vision"] if manifest.images else [])}
+    optional = {"draft": config.mtp_layers, "block": manifest.drafter, "vision": manifest.images}
+    graphs = {"prefill", "verify", *(name for name, part in optional.items() if part)}
     require(sorted(graphs) == sorted(manifest.graphs), "graphs", manifest.graphs, f"{', '.join(sorted(graphs))}")
     require_range("max_context", manifest.max_context, 1, config.context_length)
     require_range("max_pending", manifest.max_pending, MAX_PENDING, MAX_PENDING)
@@ -62,7 +62,6 @@ def check_values(manifest: Manifest, path: Path) -> None:
     if manifest.images is not None:
         _check_images(manifest.images, manifest, require)
     if manifest.drafter is not None:
-        require(not config.mtp_layers, "config.mtp_layers", config.mtp_layers, "0 beside a block drafter")
         check_drafter(manifest.drafter, config, require)
     special = manifest.special_tokens
     for token in (special.bos, special.eos, special.pad, *special.stop):

@@ -22,7 +22,7 @@ FEATURES = ("drafter", "images", "streams")
 """What packages may have beside text by one residual stream, drafted by an MTP head."""
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"
-GRAPHS = ("prefill", "draft", "verify", "vision")
+GRAPHS = ("prefill", "draft", "block", "verify", "vision")
 SIDE_FILE = "side.bin"
 EXPERT_COUNTS = "expert_counts.json"
 """A file that programs which run the package leave in its folder."""
@@ -82,7 +82,7 @@ class Manifest:
     config: ModelConfig
     special_tokens: SpecialTokens
     graphs: tuple[str, ...]
-    """The GRAPHS that exist, each in `{name}.onnx`: a draft with an MTP head or a drafter, vision with a tower."""
+    """The GRAPHS that exist, each in `{name}.onnx`: draft if there is an MTP head, block a drafter, vision a tower."""
     operator_library: OperatorLibrary
     state: tuple[StateTensor, ...]
     weight_files: tuple[WeightFile, ...]
@@ -107,7 +107,7 @@ class Manifest:
     images: ImageInput | None = dataclasses.field(default_factory=lambda: None)
     """None in a package of text alone, which need not have the key."""
     drafter: BlockDrafterConfig | None = dataclasses.field(default_factory=lambda: None)
-    """The block drafter of the draft graph; None in a package without one, which need not have the key."""
+    """The block drafter of the block graph; None in a package without one, which need not have the key."""
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def state_tensors(
         tensors += _index(config, "mtp.index", kv_type, ("prefill", "draft"))
     if drafter is not None:
         for layer in range(drafter.layers):
-            tensors += _pages(drafter, f"draft.{layer}", kv_type, ("prefill", "draft", "verify"))
+            tensors += _pages(drafter, f"draft.{layer}", kv_type, ("prefill", "block", "verify"))
     return tuple(tensors)
 
 

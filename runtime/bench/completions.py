@@ -28,13 +28,13 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
     for _ in range(max(1, options.repetitions // 4)):
         completion = _Timed(engine, prompt, options.tokens, engine.executor, FixedLength(0, "plain"))
         plain.append(completion.sample)
-        if (head := engine.model.head) is None:
+        if not (heads := engine.model.heads):
             continue
         longest = steps.max_pending - 1
         executor = engine.executor
         if options.accept is not None:
             executor = replaying(executor, [[*prompt, *completion.tokens]], options.accept)
-        length = AdaptiveLength(Acceptance(longest), longest, head=head)
+        length = AdaptiveLength(Acceptance(longest), longest, heads=heads)
         again = _Timed(engine, prompt, options.tokens, executor, length)
         if again.tokens != completion.tokens:
             raise RuntimeError("speculation changed the completion: this is a defect, please report it")

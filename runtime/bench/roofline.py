@@ -27,7 +27,7 @@ class Roofline:
         self._folder, self._manifest, self._machine = folder, manifest, machine
         self._graphs: dict[str, GraphCost] = {
             name: GraphCost(folder / f"{name}.onnx")
-            for name in ("prefill", "verify", "draft")
+            for name in ("prefill", "verify", "draft", "block")
             if name in manifest.graphs
         }
         self._costs: dict[tuple[str, int, int, int], Cost] = {}
@@ -69,7 +69,8 @@ class Roofline:
 
     def _count(self, case: Case) -> Cost:
         tokens, context, config = case.k * case.sequences, case.context, self._manifest.config
-        graph = self._graphs[case.name if case.name in ("prefill", "draft") else "verify"]
+        drafter = "draft" if self._manifest.drafter is None else "block"
+        graph = self._graphs[{"prefill": "prefill", "draft": drafter}.get(case.name, "verify")]
         if case.name == "draft":  # one token chooses as many experts as the router gives it
             experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), config.experts_used)
         elif case.name == "prefill":

@@ -37,7 +37,7 @@ class ModelIdentity:
             CONTRACT_VERSION,
             manifest.kv_type,
             manifest.activations,
-            "draft" in manifest.graphs and manifest.drafter is None,
+            "draft" in manifest.graphs,
             "none" if scaling is None else str(scaling),
         )
 

@@ -87,7 +87,7 @@ DraftModel = Annotated[
         "-md",
         "--draft-model",
         metavar="FILE|NAME",
-        help="Block drafter in place of the MTP head: a GGUF file, USER/REPO:QUANT, or dflash or dspark for the file "
+        help="Block drafter beside the MTP head: a GGUF file, USER/REPO:QUANT, or dflash or dspark for the file "
         "of that kind beside the model.",
     ),
 ]

@@ -24,8 +24,8 @@ def demonstrate(engine: Engine, prompt: str, given: Prompt, options: Options) ->
     elsewhere they stand in [brackets].
     """
     if options.draft_tokens is None and options.speculate:
-        head = engine.model.head
-        options = replace(options, draft_tokens=min(_DEMONSTRATED, head.drafts) if head is not None else _DEMONSTRATED)
+        most = max((head.drafts for head in engine.model.heads), default=_DEMONSTRATED)
+        options = replace(options, draft_tokens=min(_DEMONSTRATED, most))
     request = engine.generate(given, options)
     colour = sys.stdout.isatty()
     sys.stdout.write(f"{_DIM}{prompt}{_PLAIN}" if colour else prompt)

@@ -96,7 +96,7 @@ def export(
         say(f"note: {notice}")
     if weights == "link" and manifest.weights_folder is not None:
         say(f"note: {model} cannot be hard-linked into {out}, which refers to it instead; or use --copy-weights")
-    if "draft" not in manifest.graphs:
+    if not {"draft", "block"} & {*manifest.graphs}:
         say("note: the model has no MTP head; its drafts are n-grams alone")
     print(f"{out}: {', '.join(manifest.graphs)} in {time.perf_counter() - started:.1f} s")
 

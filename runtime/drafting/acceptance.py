@@ -54,45 +54,46 @@ class Rates:
 
 
 class Acceptance:
-    """Rates of the MTP head's drafts by their position in the round, and of n-grams by the length of the match."""
+    """Rates of MTP head and block drafter by a draft's position in the round, of n-grams by the length of the match."""
 
     def __init__(self, longest: int, common: Acceptance | None = None) -> None:
         """`longest`: most drafts of a round. `common`: that of all requests, which this one starts from and adds to."""
         memory = _COMMON_MEMORY if common is None else _OWN_MEMORY
-        self._head, self._ngram = Rates(longest, memory), Rates(len(_NGRAM_PRIORS), memory)
+        self._heads = Rates(longest, memory), Rates(longest, memory)  # of the MTP head, and of the block drafter
+        self._ngram = Rates(len(_NGRAM_PRIORS), memory)
         self._common = common
 
-    @property
-    def head(self) -> list[float]:
-        """How often each draft of the head is right if those before it are."""
+    def head(self, *, block: bool) -> list[float]:
+        """How often each draft of the head, or of the block drafter, is right if those before it are."""
         if self._common is None:
-            return self._head.chained(_HEAD_PRIOR)
-        return self._head.known(self._common.head, _COMMON_HEAD)
+            return self._heads[block].chained(_HEAD_PRIOR)
+        return self._heads[block].known(self._common.head(block=block), _COMMON_HEAD)
 
     @property
     def ngram(self) -> list[float]:
         """How often a draft is right, by the kind of the match before it."""
         return self._ngram.known(_NGRAM_PRIORS if self._common is None else self._common.ngram, _COMMON_NGRAM)
 
-    def head_chances(self, most: int) -> list[float]:
-        """How likely each of `most` drafts of the head and all those before it are right."""
-        return [*accumulate(self.head[:most], mul)]
+    def head_chances(self, most: int, *, block: bool = False) -> list[float]:
+        """How likely each of `most` drafts of the head, or the block drafter, and all those before it are right."""
+        return [*accumulate(self.head(block=block)[:most], mul)]
 
     def ngram_chances(self, match: int, most: int) -> list[float]:
         """The same of drafts after a match of `match` tokens, which each right one makes longer."""
         known = self.ngram
         return [*accumulate((known[_kind(length)] for length in range(match, match + most)), mul)]
 
-    def observe_head(self, tested: int, right: int, requests: int) -> None:
-        """Takes in a round of `tested` drafts of the head, of which the first `right` were right.
+    def observe_head(self, tested: int, right: int, requests: int, *, block: bool = False) -> None:
+        """Takes in a round of `tested` drafts of the head or the block drafter, of which the first `right` were right.
 
         `requests`: those that shared the round, each with drafts of its own.
         """
         if self._common is not None:
-            self._common.observe_head(tested, right, requests)
+            self._common.observe_head(tested, right, requests, block=block)
         for i in range(tested):
-            self._head.observe(i, i < right)
-        self._head.forget(tested, _IDLE_MEMORY ** (1 / requests))
+            self._heads[block].observe(i, i < right)
+        for drafter, first in ((block, tested), (not block, 0)):
+            self._heads[drafter].forget(first, _IDLE_MEMORY ** (1 / requests))
 
     def observe_ngram(self, match: int, tested: int, right: int) -> None:
         """The same of drafts after a match of `match` tokens."""

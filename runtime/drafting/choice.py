@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import NamedTuple
 
 from trigraph.runtime.drafting.costs import Costs
@@ -39,7 +39,9 @@ class DraftCost(NamedTuple):
     row: float = 0.0
     """Of its row in the verify."""
     draft: float = 0.0
-    """Of a request's share of a draft run, which makes one draft, or all of a block."""
+    """Of a request's share of a run of the MTP head, which makes one draft."""
+    block: float = 0.0
+    """Of its share of a run of the block drafter, which makes all drafts."""
 
 
 class Governor:
@@ -55,6 +57,7 @@ class Governor:
         self._lengths: list[int] = []  # the last choice
         self._left = self._keep = 0  # rounds for which it is kept: still, and in all
         self._ended = 0.0
+        self._block = 0  # rows of a block
 
     def choose(self, candidates: Sequence[Candidates]) -> list[int]:
         """The most drafts of each request in the next round."""
@@ -92,13 +95,18 @@ class Governor:
         rows = [sequences + required, *(n for n in _ROWS if required < n - sequences <= len(drafts))]
         seconds = [*self.costs.round_seconds(sequences, rows).items()]
         seconds[0] = rows[0], seconds[0][1] / _MARGIN
-        run, row = self.costs.draft_seconds(sequences)
-        best, taken = 0.0, drafts[:0]
+        (run, row), (block_run, block_row) = (self.costs.draft_seconds(sequences, block=b) for b in (False, True))
+        best, taken, all_drafts = 0.0, drafts[:0], drafts
         shallowest = max((draft.runs for draft in drafts[:required]), default=0)
-        for deepest in range(max(draft.runs for draft in drafts), shallowest - 1, -1):
-            drafts = [draft for draft in drafts if draft.runs <= deepest]
+        depths = range(max(draft.runs for draft in drafts), shallowest - 1, -1)
+        blocks = {draft.block for draft in drafts} - {False}  # with the block drafter, and without
+        without = [] if any(draft.block for draft in drafts[:required]) else [False]
+        for block, deepest in product([*blocks, *without], depths):
+            drafts = [draft for draft in all_drafts if draft.runs <= deepest and draft.block <= block]
             tokens = [*accumulate((-draft.unlikely for draft in drafts), initial=sequences)]
-            drafting = [*accumulate((row * draft.rows for draft in drafts), initial=run * deepest)]
+            cost = block_run * block + run * deepest
+            rows_of = (draft.rows * (block_row if draft.block else row) for draft in drafts)
+            drafting = [*accumulate(rows_of, initial=cost)]
             for n, verifying in seconds:
                 if n - sequences > len(drafts):
                     break
@@ -106,8 +114,10 @@ class Governor:
                 if speed > best:
                     best, taken = speed, drafts[: n - sequences]
         (fewest, shortest), (most, longest) = seconds[0], seconds[-1]
-        share = row * max(1, *(c.block for c in candidates)) + run / sequences
-        self.cost = DraftCost(best * (longest - shortest) / max(1, most - fewest), best * share)
+        self._block = max(self._block, *(c.block for c in candidates))
+        share = block_row * self._block + block_run / sequences
+        verifying = best * (longest - shortest) / max(1, most - fewest)
+        self.cost = DraftCost(verifying, best * (row + run / sequences), best * share)
         counts = Counter(draft.request for draft in taken)
         return [counts[i] for i in range(sequences)]
 
@@ -123,15 +133,17 @@ class _Draft(NamedTuple):
     request: int
     rows: float
     """That draft runs compute for it."""
+    block: bool
+    """Whether the block drafter makes it."""
 
 
 def _drafts(candidates: Sequence[Candidates]) -> Iterator[_Draft]:
     for i, c in enumerate(candidates):
         for number, chance in enumerate(c.chances):
-            runs, rows = 0, 0.0
-            if c.tokens is None and c.block:
-                runs, rows = 1, 0.0 if number else float(c.block)
+            runs, rows, block = 0, 0.0, c.tokens is None and c.block > 0
+            if block:
+                rows = 0.0 if number else float(c.block)
             elif c.tokens is None:
                 # The head computes drafts that are kept again, from their true hidden states.
                 runs, rows = number + 1, 1 + chance + (0 if number else c.behind / _CATCH_UP)
-            yield _Draft(number >= c.least, -chance, runs, i, rows)
+            yield _Draft(number >= c.least, -chance, runs, i, rows, block)

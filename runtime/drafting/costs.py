@@ -154,6 +154,8 @@ class Costs:
         self.verify = RunCost(machine)
         """With all that a round does beside draft runs."""
         self.draft = RunCost(machine)
+        self.block = RunCost(machine)
+        """Of a block drafter's runs; `draft` are the MTP head's."""
         self._gaps = deque[float](maxlen=_LATEST)  # from a round's end to the next one's start
 
     def round_seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:
@@ -161,9 +163,9 @@ class Costs:
         gap = min(self._gaps, default=0.0)
         return {rows: seconds + gap for rows, seconds in self.verify.seconds(sequences, sizes).items()}
 
-    def draft_seconds(self, sequences: int) -> tuple[float, float]:
-        """Of a draft run, and of each of its rows."""
-        return self.draft.line(sequences, _DRAFT_SHARE * self.verify.seconds(1, [1])[1])
+    def draft_seconds(self, sequences: int, *, block: bool = False) -> tuple[float, float]:
+        """Of a draft run of the MTP head, or of the block drafter, and of each of its rows."""
+        return (self.block if block else self.draft).line(sequences, _DRAFT_SHARE * self.verify.seconds(1, [1])[1])
 
     def observe_gap(self, seconds: float) -> None:
         """Takes in the time between two rounds."""

@@ -30,7 +30,7 @@ def check_contract(sessions: Sequence[ort.InferenceSession], path: Path, manifes
 
 def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], Mapping[str, Port]]:
     """Inputs and outputs of a graph of a package."""
-    config, draft = manifest.config, graph == "draft"
+    config, draft = manifest.config, graph in ("draft", "block")
     if graph == "vision":
         return _vision_ports(config.hidden)
     inputs: dict[str, Port] = {
@@ -41,7 +41,7 @@ def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], 
     }
     if not draft:
         inputs |= dict.fromkeys(("accepted", "slots_in", "slots_out"), ("int32", ("S",)))
-    block = manifest.drafter if draft else None
+    block = manifest.drafter if graph == "block" else None
     if graph != "verify" and block is None:
         inputs["prev_hidden"] = ("float", ("T" if draft else "S", config.residual))
     if not draft and config.streams is not None and (ngrams := config.streams.ngrams) is not None:

@@ -27,9 +27,7 @@ class DeviceExecutor(HostExecutor):
     def run(self, plan: Plan) -> RoundResult:
         """Makes the drafts, verifies all tokens and draws those that the device can draw."""
         plan = [part._replace(parameters=self._supported(part)) for part in plan]
-        if self.steps.block is None and all(
-            part.parameters is not None and not part.floor for part in plan if part.drafts
-        ):
+        if all(part.parameters is not None and not part.floor and not part.block for part in plan if part.drafts):
             return self._enqueued(plan)
         drafts, runs = self.draft(plan)
         known = [part._replace(tokens=[*part.tokens, *own], drafts=0) for part, own in zip(plan, drafts, strict=True)]

@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.drafter.config import BlockDrafterConfig
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.execution.results import BlockResult, DraftResult, DraftRun, RoundResult
 from trigraph.runtime.execution.steps import Steps
@@ -28,7 +27,7 @@ class SequencePlan(NamedTuple):
     tokens: list[int]
     """To be verified: the sequence's next one, and drafts that are known."""
     drafts: int
-    """Most drafts that the model's drafter makes after a single token."""
+    """Most drafts that a drafter of the model makes after a single token."""
     guess: abc.Callable[[DraftResult, int, int], int]
     """Chooses the draft at a position from a row of the head's logits: the arguments are result, row and position."""
     floor: float = 0.0
@@ -38,6 +37,8 @@ class SequencePlan(NamedTuple):
     guess_among: abc.Callable[[NDArray[np.int64], NDArray[np.float32], int], int] = _best
     """Chooses a draft by its place among a block drafter's candidates: the arguments are these, their scores, and the
     position."""
+    block: bool = False
+    """Whether the block drafter makes the drafts, not the MTP head."""
 
 
 Plan = abc.Sequence[SequencePlan]
@@ -68,8 +69,12 @@ class HostExecutor:
 
     def draft(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
         """The drafts of each sequence, and the runs that made them."""
-        if self.steps.block is not None:
-            return self._draft_blocks(plan, self.steps.block)
+        drafts, runs = self._draft_blocks(plan)
+        chains, chained = self._draft_chains([part._replace(drafts=0) if part.block else part for part in plan])
+        return [own or chain for own, chain in zip(drafts, chains, strict=True)], [*runs, *chained]
+
+    def _draft_chains(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
+        """The MTP head's drafts, chain by chain."""
         runs: list[DraftRun] = []
         drafts: list[list[int]] = [[] for _ in plan]
         chained = [i for i, part in enumerate(plan) if part.drafts]
@@ -94,15 +99,16 @@ class HostExecutor:
             tokens = [drafts[i][-1] for i in chained]
         return drafts, runs
 
-    def _draft_blocks(self, plan: Plan, block: BlockDrafterConfig) -> tuple[list[list[int]], list[DraftRun]]:
-        parts = [part for part in plan if part.drafts]
-        if not parts:
+    def _draft_blocks(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
+        """The block drafter's drafts, of all sequences in one run."""
+        parts, block = [part for part in plan if part.drafts and part.block], self.steps.block
+        if not parts or block is None:
             return [[] for _ in plan], []
         started = time.perf_counter()
         result = self.steps.draft_block([part.sequence for part in parts], [part.tokens[0] for part in parts])
         rows = iter(range(not block.from_anchor, len(result.candidates), block.block))  # of the first drafts
-        drafts = [_walk(part, result, next(rows)) if part.drafts else [] for part in plan]
-        return drafts, [DraftRun(len(result.candidates), len(parts), time.perf_counter() - started)]
+        drafts = [_walk(part, result, next(rows)) if part.drafts and part.block else [] for part in plan]
+        return drafts, [DraftRun(len(result.candidates), len(parts), time.perf_counter() - started, block=True)]
 
 
 def _draft(part: SequencePlan, result: DraftResult, row: int, depth: int) -> int | None:

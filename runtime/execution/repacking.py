@@ -88,17 +88,19 @@ class Repacking:
 
     def _change_over(self, graphs: PackageGraphs, copies: RepackedWeights) -> bool:
         """Whether there was something to repack."""
-        # The draft graph last: see RepackedWeights.copies.
-        names = [name for name in ("prefill", "verify", "draft") if name in graphs.manifest.graphs]
+        # Drafts last: see RepackedWeights.copies.
+        names = [name for name in ("prefill", "verify", "draft", "block") if name in graphs.manifest.graphs]
         prepared = {name: graphs.prepare(name) for name in names}
         if not copies.copies:
             return False
         if (steps := self._steps()) is None:
             raise _StoppedError
-        if not steps.can_draft and steps.block is None:
+        if not steps.can_draft:
             prepared.pop("draft", None)
+        if steps.block is None:
+            prepared.pop("block", None)
         opened = {name: graphs.open(graph, steps.state) for name, graph in prepared.items()}
-        steps.change_over(opened["prefill"], opened["verify"], opened.get("draft"))
+        steps.change_over(opened["prefill"], opened["verify"], opened.get("draft"), opened.get("block"))
         copies.release_mapped()
         return True
 

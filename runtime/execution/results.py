@@ -41,11 +41,13 @@ class BlockResult(NamedTuple):
 
 
 class DraftRun(NamedTuple):
-    """One run of the draft graph."""
+    """One run of a draft graph."""
 
     rows: int
     sequences: int
     seconds: float
+    block: bool = False
+    """Whether it was of a block drafter."""
 
 
 class RoundResult(NamedTuple):

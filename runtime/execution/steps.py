@@ -51,12 +51,13 @@ class Steps:
         vocab: int,
         chunk: int,
         text_start: int = 0,
+        block_draft: Graph | None = None,
         block: BlockDrafterConfig | None = None,
     ) -> None:
         """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter.
 
-        `text_start`: the token that n-grams have in place of those before a text. `block`: the block drafter whose
-        graph `draft` is; else it is that of an MTP head.
+        `text_start`: the token that n-grams have in place of those before a text. `draft`: the graph of an MTP
+        head, `block_draft` that of the block drafter `block`.
         """
         check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
         self.lock = threading.RLock()
@@ -64,20 +65,20 @@ class Steps:
         """Whether the step that runs, or ran last, reads prompts."""
         self.state = state
         self.vocab = vocab
-        self._prefill, self._verify, self._draft = prefill, verify, draft
-        self.block = None if draft is None else block
+        self.change_over(prefill, verify, draft, block_draft)
+        self.block = None if block_draft is None else block
         """The block drafter that `draft_block` runs, if there is one."""
         self.chunk = chunk
         self._text_start = text_start
 
-    def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None) -> None:
+    def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None, block: Graph | None = None) -> None:
         """Has all later steps run these graphs, on the same state. Any thread may call it, while steps run or not."""
-        self._prefill, self._verify, self._draft = prefill, verify, draft
+        self._prefill, self._verify, self._draft, self._block_draft = prefill, verify, draft, block
 
     @property
     def can_draft(self) -> bool:
         """Whether `draft` works: the package has an MTP head, and speculation was not switched off at loading."""
-        return self._draft is not None and self.block is None
+        return self._draft is not None
 
     @property
     def max_pending(self) -> int:
@@ -211,7 +212,7 @@ class Steps:
         for sequence, block in zip(sequences, blocks, strict=True):
             self._check(sequence, block, "draft")
             self._drop_pending(sequence)
-        binding = self._bind_draft(sequences, blocks, [sequence.length for sequence in sequences])
+        binding = self._bind_draft(self._block_draft, sequences, blocks, [sequence.length for sequence in sequences])
         binding.run()
         return BlockResult(binding.outputs["candidates"], binding.outputs["edges"])
 
@@ -268,7 +269,7 @@ class Steps:
     ) -> DraftResult:
         if not self.can_draft:
             raise TrigraphError("the package has no MTP head, or was loaded without speculation; it cannot draft")
-        binding = self._bind_draft(sequences, tokens, past_lens)
+        binding = self._bind_draft(self._draft, sequences, tokens, past_lens)
         row = 0
         for new, hidden in zip(tokens, hiddens, strict=True):
             binding.inputs["prev_hidden"][row : row + len(new)] = hidden
@@ -277,11 +278,13 @@ class Steps:
         outputs = binding.outputs
         return DraftResult(outputs["logits"], outputs["tokens"], outputs["probability"], outputs["hidden"])
 
-    def _bind_draft(self, sequences: Sequences, tokens: abc.Sequence[Tokens], past_lens: abc.Sequence[int]) -> Binding:
-        """A run of the draft graph, with the inputs that drafters of all kinds have; pages are there."""
-        assert self._draft is not None
+    def _bind_draft(
+        self, graph: Graph | None, sequences: Sequences, tokens: abc.Sequence[Tokens], past_lens: abc.Sequence[int]
+    ) -> Binding:
+        """A run of a draft graph, with the inputs that drafters of all kinds have; pages are there."""
+        assert graph is not None
         self.state.reserve(sequences, [past + len(new) for past, new in zip(past_lens, tokens, strict=True)])
-        binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
+        binding = graph.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
         fill_tokens(inputs, tokens)
         fill_positions(inputs, sequences, tokens, past_lens)

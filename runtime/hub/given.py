@@ -29,14 +29,14 @@ class GivenModel:
     def companions(
         self, mtp: Path | None, mmproj: Path | None, drafter: Path | None, progress: Progress = silent
     ) -> Companions:
-        """What belongs to it: files that are given, or else its own. A drafter takes the place of its MTP head.
+        """What belongs to it: files that are given, or else its own.
 
         `drafter` is a path, USER/REPO:QUANT, or a kind in DRAFTERS, for the first file of that kind beside the model.
         Raises TrigraphError for what cannot be downloaded or found.
         """
         if drafter is not None and not os.path.lexists(drafter):
             drafter = self._drafter(drafter, progress)
-        return Companions(mtp or (self.mtp if drafter is None else None), mmproj or self.mmproj, drafter)
+        return Companions(mtp or self.mtp, mmproj or self.mmproj, drafter)
 
     def _drafter(self, given: Path, progress: Progress) -> Path:
         from trigraph.runtime.hub.download import download_drafter
@@ -49,9 +49,7 @@ class GivenModel:
             return download_drafter(ModelName.parse(self.repository), text, progress)
         beside = sorted(self.path.parent.glob(f"{text}-*.gguf"))
         if not beside:
-            raise TrigraphError(
-                f"no {text}-*.gguf is beside {self.path}; give the file or the repository of a drafter"
-            )
+            raise TrigraphError(f"no {text}-*.gguf is beside {self.path}; give the file or the repository of a drafter")
         return beside[0]
 
 

@@ -1,4 +1,4 @@
-"""The drafts of one request: of the model's drafter or n-grams, whichever was right more often; what came of them."""
+"""The drafts of one request: of MTP head, block drafter or n-grams, whichever is worth most; what came of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ OFF = "off as asked"
 """The report of a request that does not draft by its own wish."""
 _GUESSED_RATE = 0.6  # of drafts whose number is fixed
 _MEMORY, _PARKED = 0.9, 0.2  # of the share of rounds that drafted; under it, drafting is said to be parked
+_RETRY = 64  # rounds after which another drafter of the model is tried again
 _LONG = 16  # rounds after which it is no chance that nothing was drafted
 
 
 class Head(NamedTuple):
-    """How the model's own drafter works: by default as an MTP head, whose drafts take a run each."""
+    """How a drafter of the model works: by default as an MTP head, whose drafts take a run each."""
 
     block: int = 0
     """Rows of the one run that makes all drafts of a block drafter; 0 for an MTP head."""
@@ -45,17 +46,18 @@ class AdaptiveLength:
         common: Acceptance,
         longest: int,
         *,
-        head: Head | None = MTP_HEAD,
+        heads: Sequence[Head] = (MTP_HEAD,),
         ngrams: bool = False,
         fixed: int | None = None,
         note: str = "",
     ) -> None:
-        """`common`: rates of all requests. `longest`: most drafts of a round. `head`, `ngrams`: the sources.
+        """`common`: rates of all requests. `longest`: most drafts of a round. `heads`, `ngrams`: the sources.
 
         `fixed` takes as many drafts in every round, if there are any. `note` ends the report.
         """
         self._acceptance = Acceptance(longest, common)
-        self._longest, self._head, self._fixed, self._note = longest, head, fixed, note
+        self._longest, self._heads, self._fixed, self._note = longest, heads, fixed, note
+        self._offered = dict.fromkeys(heads, -_RETRY)  # the round in which each was last offered
         self._index = NgramIndex() if ngrams else None
         self._match = Match([], 0)
         self._rounds = self._drafting = 0
@@ -67,19 +69,17 @@ class AdaptiveLength:
     def candidates(self, tokens: Sequence[int], token: int, room: int, cost: DraftCost) -> Candidates:
         """At most `room` drafts for the next round, where `tokens` and then `token` are known."""
         most = min(room, self._longest if self._fixed is None else self._fixed)
-        by_head = 0 if self._head is None else self._head.most(len(tokens), most)
-        chances = self._acceptance.head_chances(by_head)
+        head, chances, worth = self._best_head(len(tokens), most, cost)
         drafts: list[int] | None = None
         if self._index is not None and most:
             self._match = self._index.find(tokens, token, most)
             if self._match.drafts:
                 others = self._acceptance.ngram_chances(self._match.length, most)
-                if _worth(others, cost.row) >= self._worth_of_head(chances, cost):
+                if _worth(others, cost.row) >= worth:
                     chances, drafts = others, self._match.drafts
-            elif self._head is None:
+            elif not self._heads:
                 drafts = []
-        block = 0 if self._head is None else self._head.block
-        return Candidates(chances, drafts, 0 if self._fixed is None else len(chances), self._behind, block=block)
+        return Candidates(chances, drafts, 0 if self._fixed is None else len(chances), self._behind, block=head.block)
 
     def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
         """Learns what became of the candidates when at most `asked` of them were wanted."""
@@ -93,11 +93,12 @@ class AdaptiveLength:
         if candidates.tokens is not None:
             self._by_ngrams += asked
         else:
-            if asked:
+            if asked and not candidates.block:
                 self._behind = finished.accepted
             # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
             attempts = min(finished.drafted + 1, asked)
-            self._acceptance.observe_head(min(attempts, finished.accepted + 1), finished.accepted, finished.sequences)
+            tested = min(attempts, finished.accepted + 1)
+            self._acceptance.observe_head(tested, finished.accepted, finished.sequences, block=candidates.block > 0)
         if match := self._match.drafts:
             # These are known to be right or wrong whether they were verified or not.
             right = 0
@@ -107,13 +108,31 @@ class AdaptiveLength:
             self._acceptance.observe_ngram(self._match.length, tested, right)
             self._match = Match([], 0)
 
-    def _worth_of_head(self, chances: list[float], cost: DraftCost) -> float:
-        if self._head is not None and self._head.block:
-            return max(0.0, _worth(chances, cost.row) - cost.draft)
-        return _worth(chances, cost.row + cost.draft)
+    def _best_head(self, length: int, most: int, cost: DraftCost) -> tuple[Head, list[float], float]:
+        """The drafter to ask, its chances, and the tokens that they bring beyond their cost.
+
+        That is the one that brings most, or one that was not asked for long and so may have become better. The MTP head
+        must be cheap to try: it first sees all tokens since its last draft.
+        """
+        offers = []
+        for head in self._heads:
+            chances = self._acceptance.head_chances(head.most(length, most), block=head.block > 0)
+            if head.block:
+                worth = max(0.0, _worth(chances, cost.row) - cost.block)
+            else:
+                worth = max(0.0, _worth(chances, cost.row + cost.draft) - cost.draft * self._behind / _RETRY)
+            long = self._rounds - self._offered[head] >= _RETRY and (head.block or self._behind <= _LONG)
+            offers.append((len(self._heads) > 1 and long and bool(chances), worth, chances, head))
+        if not offers:
+            return MTP_HEAD, [], 0.0
+        _, worth, chances, best = max(offers, key=lambda offer: offer[:2])
+        self._offered[best] = self._rounds
+        return best, chances, worth
 
     def report(self) -> str:
         """What was drafted and why, in a few words for the statistics."""
+        if self._fixed is not None and self._heads:
+            return f"on, {self._fixed} drafts a round as asked"
         if not self._drafting:
             reason = ": it would not pay" if self._rounds >= _LONG else ""
             return f"on, nothing drafted yet{reason}{self._note}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.cache import disk_tier, tensor_file
 from trigraph.runtime.execution.inputs import Sequences, Tokens
-from trigraph.runtime.execution.results import BlockResult
+from trigraph.runtime.execution.results import BlockResult, DraftResult
 
 # geometry, quantisation, keys and values, kind
 MODELS = [
@@ -30,6 +31,11 @@ MODELS = [
     ("tiny-next", "mixed", "f32", "dflash2"),
 ]
 CONTEXT, COUNT = 200, 30
+DRAFTED: list[dict[str, Any]] = [
+    *[{"drafter": drafter, "draft_tokens": 7} for drafter in ("block", "mtp")] * 5,
+    *[{}] * COUNT,
+]
+"""How the first requests draft; the policy chooses for the others."""
 GREEDY = Options(Sampling(temperature=0), max_tokens=40, ignore_eos=True, draft_tokens=7, drafter="block")
 
 
@@ -88,8 +94,13 @@ def drafting(engine: Engine, texts: list[list[int]]) -> Engine:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
-def test_requests_get_the_texts_that_they_get_without(packages: Packages, model: tuple[str, ...]) -> None:
-    """Greedy, sampled, penalised and constrained ones, in one batch, with few pages, twice: from the cache at last."""
+def test_requests_get_the_texts_that_they_get_without(
+    packages: Packages, model: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy, sampled, penalised and constrained ones, in one batch, with few pages, twice: from the cache at last.
+
+    Some rounds are drafted by the MTP head, others by the block drafter.
+    """
     requests, answers = plain(packages, model)
     package, blocks = folder(packages, model), Blocks()
     state = load(package, threads=1, context=CONTEXT, sequences=1).steps.state
@@ -97,15 +108,26 @@ def test_requests_get_the_texts_that_they_get_without(packages: Packages, model:
     engine = load(package, threads=1, context=CONTEXT, sequences=4, kv_memory=pages)
     texts = [[*one.prompt, *answer] for one, answer in zip(requests, answers, strict=True)]
     drafting(blocks.watched(engine), texts)
-    accepted = 0
+    draft, accepted = engine.steps.draft, 0
+    by_head: list[object] = []
+
+    def counted(*given: Any) -> DraftResult:
+        by_head.append(given)
+        return draft(*given)
+
+    monkeypatch.setattr(engine.steps, "draft", counted)
     for _ in range(2):
-        handles = [engine.submit(one.prompt, one.options, priority=one.priority) for one in requests]
+        handles = [
+            engine.submit(one.prompt, replace(one.options, **forced), priority=one.priority)
+            for one, forced in zip(requests, DRAFTED, strict=False)
+        ]
         for handle, answer in zip(handles, answers, strict=True):
             handle.result()
             assert handle.ids == answer
             accepted += handle.stats.accepted
     engine.close()
     assert accepted > COUNT
+    assert by_head
     assert blocks.repeated > 0
 
 

@@ -66,7 +66,7 @@ class DraftingHost(Host):
 
     def draft(self, token: int, rows: int, **more: Any) -> dict[str, npt.NDArray[Any]]:
         """The outputs for a block behind a known token, which is not in the state yet."""
-        return self.run("draft", input_ids=block(token, rows, self.drafter.mask), **self._step(rows), **more)
+        return self.run("block", input_ids=block(token, rows, self.drafter.mask), **self._step(rows), **more)
 
     def _step(self, tokens: int) -> dict[str, Any]:
         return {"cu_seqlens": [0, tokens], "past_lens": [self.length], "page_table": [self.table]}

@@ -52,9 +52,11 @@ def engine_of(
     pages: int = 0,
     max_waiting: int = 1024,
     blocks: FakeBlocks | None = None,
+    guess: Callable[[History], tuple[int, float]] | None = None,
 ) -> tuple[Engine, FakeModel]:
-    """An engine whose MTP head is always right; `blocks` drafts in its place."""
-    guess = (lambda history: (int(next_logits(history).argmax()), 0.9)) if draft and blocks is None else None
+    """An engine whose MTP head is always right, or as `guess` says; `blocks` alone drafts without a head."""
+    if draft and blocks is None and guess is None:
+        guess = lambda history: (int(next_logits(history).argmax()), 0.9)  # noqa: E731
     model = FakeModel(VOCAB, next_logits, guess, blocks)
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
     chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None

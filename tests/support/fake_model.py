@@ -34,14 +34,14 @@ TENSORS = (
     StateTensor("kv.3.key", "float32", ("pages", PAGE), BOTH),
     StateTensor("mtp.key", "float32", ("pages", PAGE, 2), ("prefill", "draft")),
 )
-BLOCK_KEY = StateTensor("draft.0.key", "float32", ("pages", PAGE, 2), ("prefill", "draft", "verify"))
+BLOCK_KEY = StateTensor("draft.0.key", "float32", ("pages", PAGE, 2), ("prefill", "block", "verify"))
 NOTHING = -1.0
 
 
 class FakeModel:
     """`next_logits` gives the logits [vocab] after a history; `guess` what the MTP head predicts, and how surely.
 
-    `blocks` drafts in the head's place.
+    `blocks` drafts beside the head.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class FakeModel:
     ) -> Steps:
         """The steps of this model, with two slots and the pages of a context for each sequence unless given."""
         limits = StateLimits(context, PAGE, K, HIDDEN)
-        tensors = TENSORS if self.guess else TENSORS[:-1] if self.blocks is None else (*TENSORS[:-1], BLOCK_KEY)
+        tensors = (*(TENSORS if self.guess else TENSORS[:-1]), *([BLOCK_KEY] if self.blocks else []))
         sizes = StateSizes(sequences, slots or 2 * sequences, pages or sequences * limits.pages)
         state = State(tensors, limits, sizes)
         for tensor in state.tensors.values():
             tensor.fill(np.nan)  # nobody may read what nobody wrote
-        graphs = {name: FakeGraph(self, name, state, limits) for name in ("prefill", "verify", "draft")}
-        draft = graphs["draft"] if self.guess or self.blocks else None
-        block = None if self.blocks is None else self.blocks.config
-        return Steps(graphs["prefill"], graphs["verify"], draft, state, self.vocab, chunk, block=block)
+        graphs = {name: FakeGraph(self, name, state, limits) for name in ("prefill", "verify", "draft", "block")}
+        draft = graphs["draft"] if self.guess else None
+        block = (graphs["block"], self.blocks.config) if self.blocks else (None, None)
+        return Steps(graphs["prefill"], graphs["verify"], draft, state, self.vocab, chunk, 0, *block)
 
     def number(self, history: History) -> int:
         """The number that stands for a history."""
@@ -110,7 +110,7 @@ class FakeGraph:
         return self.bindings[shape]
 
     def _make(self, tokens: int, sequences: int) -> Binding:
-        draft = self.name == "draft"
+        draft = self.name in ("draft", "block")
         inputs: dict[str, Any] = {
             "input_ids": np.zeros(tokens, np.int64),
             "cu_seqlens": np.zeros(sequences + 1, np.int32),
@@ -119,7 +119,7 @@ class FakeGraph:
         }
         if not draft:
             inputs |= {name: np.zeros(sequences, np.int32) for name in ("accepted", "slots_in", "slots_out")}
-        if draft and self.model.blocks is not None:
+        if self.name == "block" and self.model.blocks is not None:
             return Binding(
                 self.exchange(inputs, found := self.model.blocks.outputs(tokens)), lambda: self._run(inputs, found)
             )
@@ -143,12 +143,12 @@ class FakeGraph:
         if self.model.fail:
             raise RuntimeError("a step failed")
         self.model.watch(self.name, [ids.tolist() for ids in np.split(inputs["input_ids"], bounds[1:-1])])
-        if self.name != "draft":
+        if self.name not in ("draft", "block"):
             self._check_slots(inputs["slots_in"].tolist(), inputs["slots_out"].tolist())
         committed = []
         for i in range(len(bounds) - 1):
             rows = slice(bounds[i], bounds[i + 1])
-            if self.name == "draft":
+            if self.name in ("draft", "block"):
                 self._draft(inputs, outputs, i, rows)
             else:
                 committed.append(self._trunk(inputs, outputs, i, rows))
@@ -204,13 +204,14 @@ class FakeGraph:
         outputs["hidden"][row] = [self.model.number(history), 0]
 
     def _draft(self, inputs: Arrays, outputs: Arrays, i: int, rows: slice) -> None:
-        table, past, key = inputs["page_table"][i], int(inputs["past_lens"][i]), self._drafter_key
+        table, past = inputs["page_table"][i], int(inputs["past_lens"][i])
+        key = BLOCK_KEY.name if self.name == "block" else "mtp.key"
         full: History = ()
         for p in range(past):
             token, number = self._at(key, table, p)
             assert self.model.history(number) == full, "an entry of the drafter's cache is of another text"
             full = (*full, int(token))
-        if self.model.blocks is not None:
+        if self.name == "block" and self.model.blocks is not None:
             for j, token in enumerate(inputs["input_ids"][rows].tolist()):
                 self._put(key, table, past + j, [token, NOTHING])  # of use to nobody
             self.model.blocks.draft(full, inputs, outputs, rows)
@@ -225,10 +226,6 @@ class FakeGraph:
         outputs["tokens"][i], outputs["probability"][i] = self.model.guess(full)
         outputs["logits"][i] = np.where(np.arange(self.model.vocab) == outputs["tokens"][i], 0, -100)
         outputs["hidden"][i] = [self.model.number(full), 1]
-
-    @property
-    def _drafter_key(self) -> str:
-        return "mtp.key" if self.model.blocks is None else BLOCK_KEY.name
 
     def _at(self, name: str, table: np.ndarray, position: int) -> Any:
         return self.state.tensors[name][table[position // PAGE], position % PAGE]

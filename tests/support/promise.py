@@ -30,13 +30,16 @@ def draft_bits(result: DraftResult) -> list[tuple[bytes, bytes, int]]:
 
 
 def draft_chains(engine: Engine, sequences: list[Sequence], tokens: list[int]) -> list[list[tuple[bytes, bytes, int]]]:
-    """A draft for each sequence, and `CHAINED` more, or the block of a block drafter: a list for each sequence."""
+    """A block of the block drafter, a draft of the MTP head and `CHAINED` more, as far as they are there."""
+    found = []
     if (block := engine.steps.block) is not None:
         result = engine.steps.draft_block(sequences, tokens)
         blocks = [slice(i * block.block, (i + 1) * block.block) for i in range(len(sequences))]
-        return [[(result.candidates[rows].tobytes(), result.edges[rows].tobytes(), 0)] for rows in blocks]
+        found.append([(result.candidates[rows].tobytes(), result.edges[rows].tobytes(), 0) for rows in blocks])
+    if not engine.steps.can_draft:
+        return [list(chain) for chain in zip(*found, strict=True)]
     guess = engine.steps.draft(sequences, tokens)
-    found = [draft_bits(guess)]
+    found.append(draft_bits(guess))
     for _ in range(CHAINED):
         guess = engine.steps.draft_more(sequences, guess.tokens.tolist(), guess.hidden)
         found.append(draft_bits(guess))

@@ -28,7 +28,7 @@ def fresh(draft: bool = True, *, block: int = 0, **sizes: int) -> tuple[Engine, 
     `block`: rows of a block drafter in the head's place.
     """
     blocks = FakeBlocks(LOGITS, drafter_config(block=block), lambda history: hash(history) % 3 == 0) if block else None
-    engine, model = engine_of(LOGITS, draft=draft, template=TEMPLATE, blocks=blocks, **sizes)
+    engine, model = engine_of(LOGITS, draft=draft, template=TEMPLATE, blocks=blocks, guess=None, **sizes)
     if draft and not block:
         model.guess = mostly_right(LOGITS)
     return engine, model

@@ -1,5 +1,6 @@
 """Block drafters: one run makes all drafts of a round, and the host walks them as the request's sampler would."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -55,7 +56,7 @@ def test_all_drafts_of_a_round_come_from_one_run(kind: str) -> None:
     assert (stats.rounds, stats.drafted, stats.accepted) == (3, 3 * most, 3 * most)
     assert stats.tokens_per_round == most + 1
     steps = [(graph, rows) for graph, rows in model.runs if graph != "prefill"]
-    assert steps == [("draft", [BLOCK]), ("verify", [most + 1])] * 3
+    assert steps == [("block", [BLOCK]), ("verify", [most + 1])] * 3
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -90,7 +91,7 @@ def test_a_walk_follows_the_candidates_that_were_taken(monkeypatch: pytest.Monke
     edges[1, :, 2] = edges[2, 2, 1] = edges[2, 0, 0] = edges[3, 1, 0] = edges[3, 2, 2] = 1
     sequence = steps.new_sequence()
     monkeypatch.setattr(steps, "draft_block", lambda sequences, tokens: BlockResult(candidates, edges))
-    part = SequencePlan(sequence, [1], 3, guess=lambda *asked: 0)
+    part = SequencePlan(sequence, [1], 3, guess=lambda *asked: 0, block=True)
     drafts, runs = HostExecutor(steps).draft([part._replace(drafts=0), part])
     assert drafts == [[], [12, 21, 30]]
     assert [(run.rows, run.sequences) for run in runs] == [(4, 1)]
@@ -109,8 +110,8 @@ def test_several_requests_share_a_run() -> None:
     for handle, prompt, one in zip(handles, prompts, options, strict=True):
         handle.result()
         assert handle.ids == alone(prompt, one)
-    assert max(len(rows) for graph, rows in model.runs if graph == "draft") > 1
-    assert all(rows == [BLOCK] * len(rows) for graph, rows in model.runs if graph == "draft")
+    assert max(len(rows) for graph, rows in model.runs if graph == "block") > 1
+    assert all(rows == [BLOCK] * len(rows) for graph, rows in model.runs if graph == "block")
 
 
 def test_no_block_reaches_beyond_the_context() -> None:
@@ -119,7 +120,7 @@ def test_no_block_reaches_beyond_the_context() -> None:
         handle = run(engine, [1] * length, GREEDY, 100, drafter="block", draft_tokens=5)
         assert handle.ids == alone([1] * length, Options(GREEDY, ignore_eos=True), context=40)
         assert handle.stats.finish_reason == "context"
-        drafts = sum(graph == "draft" for graph, _ in model.runs)
+        drafts = sum(graph == "block" for graph, _ in model.runs)
         assert 0 < drafts < handle.stats.rounds
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [[1] * 35])
@@ -134,7 +135,7 @@ def test_a_block_of_more_rows_than_a_verify_has() -> None:
     handle = run(engine, prompt, GREEDY, 30, drafter="block", draft_tokens=7)
     assert handle.ids == alone(prompt, Options(GREEDY, max_tokens=30, ignore_eos=True))
     assert max(rows[0] for graph, rows in model.runs if graph == "verify") == 8
-    assert {rows[0] for graph, rows in model.runs if graph == "draft"} == {16}
+    assert {rows[0] for graph, rows in model.runs if graph == "block"} == {16}
 
 
 def test_who_drafts() -> None:
@@ -142,9 +143,9 @@ def test_who_drafts() -> None:
     for drafter, by_block in (("block", True), ("ngram", False), ("mtp", False)):
         model.runs.clear()
         handle = run(engine, [1], GREEDY, 60, drafter=drafter, draft_tokens=2)
-        assert any(graph == "draft" for graph, _ in model.runs) == by_block
+        assert any(graph == "block" for graph, _ in model.runs) == by_block
         if drafter == "mtp":
-            assert handle.stats.speculation == "off: a block drafter is in the place of the MTP head"
+            assert handle.stats.speculation == "off: the model has no MTP head"
     with pytest.raises(TrigraphError, match="draft_tokens is 4; a round drafts at most 3"):
         run(engine, [1], GREEDY, 60, draft_tokens=4)
     plain, _ = engine_of(scripted(b"abcde", 1))
@@ -195,8 +196,66 @@ def test_a_block_costs_the_same_for_one_draft_and_for_all() -> None:
         for _ in range(2):
             costs.verify.observe(rows, 1, 1.0 + 0.02 * rows)
     for _ in range(2):
-        costs.draft.observe(8, 1, 0.9)
+        costs.block.observe(8, 1, 0.9)
     chances = [0.8**i for i in range(1, 8)]
     assert governor.choose([Candidates(chances, block=8)]) == [7]
     assert Governor(costs).choose([Candidates(chances[:1], block=8)]) == [0]
     assert Governor(costs).choose([Candidates(chances)]) != [7]  # of a head that takes as long seven times
+
+
+def both(wrong_heads: int, wrong_blocks: int, context: int = 300) -> tuple[Engine, FakeModel]:
+    """An engine with an MTP head and a block drafter; each is wrong after one history in so many, 0 for never."""
+
+    def fails(history: History, one_in: int) -> bool:
+        return bool(one_in) and hash(history) % one_in == 0
+
+    def guess(history: History) -> tuple[int, float]:
+        return (int(LOGITS(history).argmax()) + fails(history, wrong_heads)) % VOCAB, 0.9
+
+    drafter = FakeBlocks(LOGITS, drafter_config(), lambda history: fails(history, wrong_blocks))
+    return engine_of(LOGITS, blocks=drafter, guess=guess, context=context)
+
+
+def test_the_drafter_that_is_right_more_often_drafts() -> None:
+    """Each is soon found out, whichever is asked first, and the text is that of neither."""
+    expected = alone([5, 6, 7], Options(GREEDY, max_tokens=250, ignore_eos=True), context=300)
+    for wrong_heads, wrong_blocks, better in ((1, 0, "block"), (0, 1, "draft")):
+        engine, model = both(wrong_heads, wrong_blocks)
+        assert run(engine, [5, 6, 7], GREEDY, 250, draft_tokens=3).ids == expected
+        graphs = Counter(graph for graph, _ in model.runs if graph in ("draft", "block"))
+        assert set(graphs) == {"draft", "block"}
+        rounds = graphs["draft"] // 3, graphs["block"]  # a run of the head makes one draft
+        assert rounds[better == "block"] > 8 * rounds[better != "block"]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_two_drafters_change_no_text(sampling: str) -> None:
+    """Requests that share rounds name one of them, or leave the choice to the policy."""
+    engine, model = both(3, 2)
+    asked = [
+        Options(SAMPLINGS[sampling], max_tokens=60 + i, ignore_eos=True, drafter=drafter, draft_tokens=tokens)
+        for i, (drafter, tokens) in enumerate([("auto", None), ("mtp", 3), ("block", 2), ("auto", 3)])
+    ]
+    handles = [engine.submit([5, 6, 7 + i], options) for i, options in enumerate(asked)]
+    for i, (handle, options) in enumerate(zip(handles, asked, strict=True)):
+        handle.result()
+        assert handle.ids == alone([5, 6, 7 + i], options, context=300)
+    assert {"draft", "block"} <= {graph for graph, _ in model.runs}
+
+
+def test_each_drafter_costs_what_its_own_runs_took() -> None:
+    costs = Costs()
+    for rows in range(16, 0, -1):
+        for sequences in (1, 2):
+            for _ in range(2):
+                costs.verify.observe(rows, sequences, 1.0 + 0.02 * rows)
+    for _ in range(2):
+        costs.draft.observe(1, 1, 0.3)
+        costs.block.observe(8, 1, 0.9)
+    chances = [0.9**i for i in range(1, 8)]
+    governor = Governor(costs)
+    by_head, by_block = Candidates(chances[:3]), Candidates(chances, block=8)
+    assert governor.choose([by_block]) == [7]
+    assert Governor(costs).choose([by_head])[0] > 0
+    assert sum(Governor(costs).choose([by_head, Candidates([0.05], block=8)])[1:]) == 0
+    assert governor.cost.block == pytest.approx(0.9 * governor.cost.draft / 0.3, rel=0.2)

@@ -17,7 +17,6 @@ from trigraph.runtime import Options, Sampling, load, loading
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.hub.given import GivenModel
 from trigraph.runtime.package_cache import cached_package
 
 GREEDY = Options(Sampling(temperature=0), max_tokens=24, ignore_eos=True)
@@ -33,14 +32,18 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_it_takes_the_place_of_the_head(nano_gguf: Path, drafter: Path, operator_library: Path) -> None:
+def test_it_drafts_beside_the_head(nano_gguf: Path, drafter: Path, operator_library: Path) -> None:
     with load(nano_gguf, threads=1, context=128, draft_model=drafter) as engine:
-        assert engine.steps.block is not None and not engine.steps.can_draft
-        assert engine.model.speculation == "on, by a block drafter (DFlash2)"
+        assert engine.steps.block is not None and engine.steps.can_draft
+        assert engine.model.speculation == "on, by the MTP head or a block drafter (DFlash2)"
         plain, drafted = (engine.generate([5, 6, 7], GREEDY, draft_tokens=tokens) for tokens in (0, 7))
         assert plain.run() == drafted.run()
         assert drafted.stats.drafted > 7
         assert drafted.stats.speculation == "on, 7 drafts a round as asked"
+        for drafter_name in ("mtp", "block"):
+            asked = engine.generate([5, 6, 7], GREEDY, draft_tokens=7, drafter=drafter_name)
+            assert asked.run() == plain.text
+            assert asked.stats.drafted > 7
 
 
 @pytest.mark.slow
@@ -50,12 +53,11 @@ def test_its_keys_and_values_count_as_state(nano_gguf: Path, drafter: Path, oper
         load(nano_gguf, context=128, draft_model=str(drafter)) as other,
     ):
         names = {name for name in other.steps.state.paged if name.startswith("draft.")}
-        assert names and not any(name.startswith("mtp.") for name in other.steps.state.paged)
+        assert names and any(name.startswith("mtp.") for name in other.steps.state.paged)
         size = sum(other.steps.state.paged[name].row_bytes for name in names)
-        head = sum(buffer.row_bytes for name, buffer in engine.steps.state.paged.items() if name.startswith("mtp."))
         options = Options(Sampling(seed=3), max_tokens=24, ignore_eos=True)
         assert engine.generate([5, 6, 7], options).run() == other.generate([5, 6, 7], options, draft_tokens=7).run()
-        assert other.steps.state.page_bytes == engine.steps.state.page_bytes - head + size
+        assert other.steps.state.page_bytes == engine.steps.state.page_bytes + size
 
 
 @pytest.mark.slow
@@ -74,18 +76,19 @@ def test_a_package_is_made_anew_for_another_drafter(nano_gguf: Path, drafter: Pa
     assert json.loads((entry.folder / "manifest.json").read_text())["drafter"]["kind"] == "dspark"
 
 
-def test_a_head_beside_the_model_is_left_out(tmp_path: Path, operator_library: Path) -> None:
-    """One that nobody named, be it found in the folder or downloaded."""
+def test_a_head_beside_the_model_is_taken_too(tmp_path: Path, operator_library: Path) -> None:
+    """One that is found in the folder, and one that is named."""
     trunk, head = tmp_path / "nano.gguf", tmp_path / "mtp-nano.gguf"
     write_random(trunk, "qwen35", preset="nano", mtp=False)
     write_random(head, "qwen35", preset="nano", mtp="only")
     drafter = drafter_of(trunk, tmp_path / "dflash-nano.gguf", "dflash")
+    for options in (ExportOptions(), ExportOptions(mtp=head)):
+        with load(trunk, threads=1, context=64, draft_model=drafter, options=options) as engine:
+            assert engine.steps.block is not None and engine.steps.can_draft
+    head.unlink()
     with load(trunk, threads=1, context=64, draft_model=drafter) as engine:
-        assert engine.steps.block is not None
-    assert GivenModel(trunk, head).mtp_beside(drafter) is None
-    assert GivenModel(trunk, head).mtp_beside(None) == head
-    with pytest.raises(TrigraphError, match="a block drafter takes the place of the MTP head; leave one of them out"):
-        load(trunk, options=ExportOptions(mtp=head, draft_model=drafter))
+        assert engine.steps.block is not None and not engine.steps.can_draft
+        assert engine.model.speculation == "on, by a block drafter (DFlash)"
 
 
 def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +117,7 @@ def test_commands_take_it(trigraph: Run, nano_gguf: Path, drafter: Path, operato
     plain = trigraph("run", nano_gguf, *options)
     drafted = trigraph("run", nano_gguf, "-md", drafter, "-v", *options)
     assert (drafted.status, drafted.out) == (0, plain.out)
-    assert "speculation on, by a block drafter (DFlash2)" in drafted.err
+    assert "speculation on, by the MTP head or a block drafter (DFlash2)" in drafted.err
     assert "speculation on, 3 drafts a round as asked" in drafted.err
     shown = trigraph("run", nano_gguf, "--draft-model", drafter, "--show-drafts", *options)
     assert shown.status == 0

@@ -182,7 +182,7 @@ def test_drafters(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     sent = len(hub.sent)
     for name, content in (("dflash", b"a drafter"), ("else/drafter-GGUF", b"another"), ("else/drafter-GGUF:Q8_0", b"")):
         found = given.companions(None, None, Path(name))
-        assert found.mtp is None and found.draft_model is not None
+        assert found.draft_model is not None
         assert found.draft_model.read_bytes() == (content or b"another")
     assert [name for name, _, _ in hub.sent[sent:]] == ["dflash-tiny-Q8_0.gguf", "tiny-DSpark-Q8_0.gguf"]
     with pytest.raises(TrigraphError, match=r"somebody/tiny-GGUF: has no dspark-\*.gguf"):

@@ -47,10 +47,10 @@ class Rounds(RuleBasedStateMachine):
     def submit(self, prompt: tuple[int, int, int], seed: int, length: int, draft: int | None, priority: int) -> None:
         common, number, rest = prompt
         ids = [*tokens(CONTEXT)[:common], *tokens(rest, 1 + number)]
-        if (head := self.engine.model.head) is None:
+        if not (heads := self.engine.model.heads):
             draft = None
         elif draft is not None:
-            draft = min(draft, head.drafts)
+            draft = min(draft, max(head.drafts for head in heads))
         wanted = options(seed, length, draft_tokens=draft)
         request = queued(self.engine, ids, wanted, priority=priority, checkpoints={common} if seed == 0 else ())
         self.asked.append((request, ids, wanted))
