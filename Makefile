@@ -51,8 +51,8 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 # Each folder of tests in a process of its own, JOBS of them at once: many tests use one core only, and what the oracles
 # hold (PyTorch) goes with the process. The longest come first, so that no core is idle at the end.
 JOBS ?= 2
-FIRST := $(addprefix tests/,cuda fake_cuda custom_ops promise texts oracles server exporter runtime/text project \
-  runtime/decoding page models runtime/audit runtime/engine runtime/images)
+FIRST := $(addprefix tests/,cuda fake_cuda custom_ops server promise exporter project oracles runtime/text ray models \
+  runtime/decoding page runtime/audit texts runtime/engine runtime/images)
 SUITES := $(FIRST) $(filter-out $(FIRST),$(PARTS) $(TEST_FOLDERS))
 # Builds in tests are told nothing of these jobs. Oracles compute on one thread: more would only wait for each other.
 ONE_THREAD = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1

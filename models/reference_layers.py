@@ -31,7 +31,8 @@ MIN_EXPERT_SUM = 6.103515625e-5
 
 
 def sigmoid(x: Array) -> Array:
-    return np.exp(-np.logaddexp(0, -x))
+    with np.errstate(over="ignore"):  # of exp far below 0, where 1 / inf is the 0 that it should be
+        return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def silu(x: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ import pytest
 
 from support.calm import calmed
 from support.seeing import SeeingPackages, Seen, picture, prompt_of
-from support.vision_oracle import load_oracle, load_tower, tower_embeddings
+from support.vision_oracle import Oracle, load_oracle, load_tower, tower_embeddings
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models import open_model
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.vision.tower import Tower, open_tower
-from trigraph.runtime import load
+from trigraph.runtime import Engine, load
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.package_cache import cached_package
 
@@ -56,34 +57,43 @@ PROMPTS: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module", params=GEOMETRIES)
+def compared(request: pytest.FixtureRequest, seeing: SeeingPackages, synthetic: Any) -> Iterator[tuple[Engine, Oracle]]:
+    """A package in the engine, and what it was made of in transformers; of one model after the other."""
+    oracle = load_oracle(open_model(synthetic(request.param, "F32")), open_tower(seeing.tower(request.param)))
+    with load(seeing(request.param, "F32", **EXACT), context=256, threads=1) as engine:
+        yield engine, oracle
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("parts", PROMPTS)
-def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, parts: tuple[Any, ...]) -> None:
+def test_transformers(compared: tuple[Engine, Oracle], parts: tuple[Any, ...]) -> None:
     """Every row's logits, drafts of the head, and the tower's rows; 0 to 3 images, odd sizes and extreme ratios."""
-    oracle = load_oracle(open_model(synthetic(geometry, "F32")), tower := open_tower(seeing.tower(geometry)))
+    engine, oracle = compared
+    vision, steps = engine.model.vision, engine.steps
+    assert vision is not None
     prompt = prompt_of(*parts, pad=oracle.image_token)
-    patches = [image.patches(tower.config) for image in prompt.pixels]
+    patches = [image.patches(vision.config) for image in prompt.pixels]
     expected = oracle([*prompt.ids], patches, [image.grid for image in prompt.pixels])
-    with load(seeing(geometry, "F32", **EXACT), context=256, threads=1) as engine:
-        vision, steps = engine.model.vision, engine.steps
-        assert vision is not None
-        for image, pixels, theirs in zip(vision.placed(prompt), prompt.pixels, expected.embeddings, strict=True):
-            assert difference(vision.rows(image, pixels), theirs) < EMBEDDINGS
-        seen, logits = Seen(engine, prompt, [rows.astype(np.float32) for rows in expected.embeddings]), []
-        sequence = seen.start(engine)
-        np.testing.assert_array_equal(sequence.positions(0, len(seen)), expected.positions)
-        for place, token in enumerate(seen.tokens):
-            if place and token >= 0:
-                other = steps.fork(sequence)
-                drafted = steps.draft([other], [token]).logits[0]
-                assert difference(drafted, expected.head_logits[place][: len(drafted)]) < HEAD_LOGITS
-                steps.release(other)
-            logits.append(seen.prefill(engine, sequence, place + 1).logits[0].copy())
-        assert difference(np.stack(logits), expected.logits) < LOGITS
-        whole = Seen(engine, prompt)
-        last = whole.prefill(engine, whole.start(engine), len(whole)).logits
-        assert difference(last, expected.logits[-1:]) < AMPLIFIED
+    for image, pixels, theirs in zip(vision.placed(prompt), prompt.pixels, expected.embeddings, strict=True):
+        assert difference(vision.rows(image, pixels), theirs) < EMBEDDINGS
+    seen, logits = Seen(engine, prompt, [rows.astype(np.float32) for rows in expected.embeddings]), []
+    sequence = seen.start(engine)
+    np.testing.assert_array_equal(sequence.positions(0, len(seen)), expected.positions)
+    for place, token in enumerate(seen.tokens):
+        if place and token >= 0:
+            other = steps.fork(sequence)
+            drafted = steps.draft([other], [token]).logits[0]
+            assert difference(drafted, expected.head_logits[place][: len(drafted)]) < HEAD_LOGITS
+            steps.release(other)
+        logits.append(seen.prefill(engine, sequence, place + 1).logits[0].copy())
+    assert difference(np.stack(logits), expected.logits) < LOGITS
+    steps.release(sequence)
+    whole = Seen(engine, prompt)
+    sequence = whole.start(engine)
+    last = whole.prefill(engine, sequence, len(whole)).logits
+    assert difference(last, expected.logits[-1:]) < AMPLIFIED
+    steps.release(sequence)
 
 
 REAL: dict[str, dict[str, Any]] = {

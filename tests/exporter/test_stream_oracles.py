@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -114,9 +115,10 @@ class Case:
             assert (np.minimum(*choices) < LIMITS[two]).all()
 
 
-@pytest.fixture(scope="module", params=range(1, 6))
+@pytest.fixture(scope="module", params=[1, 5])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Of five random models."""
+    """Of two random models. Of the first one an oracle leaves other groups out, in its rows and in a chain of drafts;
+    the last row of 2,052 tokens of the second one has equal groups at its edge."""
     folder, context = tmp_path_factory.mktemp("streams"), LENGTH + DRAFTS
     source = write_streams(folder / "model.gguf", heads=8, seed=request.param, context=context)
     export(source, folder / "package", ExportOptions(kv_type="f32", activations="float32"))
@@ -170,11 +172,11 @@ def rows_of(steps: Steps, tokens: Ids) -> Rows:
         steps.keep(sequence, VERIFIED)
     logits = np.concatenate(found)
     steps.release(sequence)
-    for length in PROMPTS:
-        sequence = steps.new_sequence()
-        row = steps.prefill([sequence], [tokens[:length].tolist()]).logits[0]
-        steps.release(sequence)
+    sequence = steps.new_sequence()
+    for start, length in pairwise((0, *PROMPTS)):
+        row = steps.prefill([sequence], [tokens[start:length].tolist()]).logits[0]
         np.testing.assert_array_equal(row, logits[length - 1])
+    steps.release(sequence)
     return logits
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.marks import slow_after
 from support.packages import Packages
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache import disk_tier, tensor_file
@@ -56,7 +55,7 @@ def alone(engine: Engine, asked: list[tuple[list[int], Options]]) -> list[list[i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", slow_after(2, MODELS), ids="-".join)
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_each_is_answered_as_if_alone(
     packages: Packages, model: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ def bits_of(engine: Engine, prompt: ImagePrompt, stop: int) -> dict[str, object]
     return found
 
 
-@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
+@pytest.mark.parametrize("model", slow_after(1, MODELS), ids="-".join)
 def test_a_prompt_cut_anywhere(seeing: SeeingPackages, model: tuple[str, ...]) -> None:
     """Once at every place, inside images too; in pieces of every size; with other threads and chunks."""
     plain = opened(seeing, model)
@@ -71,7 +71,7 @@ def test_a_prompt_cut_anywhere(seeing: SeeingPackages, model: tuple[str, ...]) -
             engine.steps.release(sequence)
 
 
-@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
+@pytest.mark.parametrize("model", slow_after(1, MODELS), ids="-".join)
 def test_batches(seeing: SeeingPackages, model: tuple[str, ...]) -> None:
     """Prompts with other images and with none beside each other, in one prefill and in verifies and drafts."""
     engine = opened(seeing, model)
@@ -122,7 +122,8 @@ def result_of(request: Handle) -> tuple[list[int], list[object]]:
     return request.ids, [*request.logprobs]
 
 
-@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_requests(seeing: SeeingPackages, model: tuple[str, ...], tmp_path: Path) -> None:
     """Alone, together, with and without drafts, from the cache, preempted, and after another program's checkpoints."""
     folder = folder_of(seeing, model)
@@ -173,6 +174,7 @@ def test_text_is_what_it_is_without_a_tower(seeing: SeeingPackages, synthetic: o
         assert result_of(plain.submit(prompt, GREEDY)) == result_of(seen.submit(prompt, GREEDY))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(LIBRARY == "cuda", reason="of a processor's instruction sets")
 def test_instruction_sets(seeing: SeeingPackages, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Image rows too have the bits of the portable kernels, and so has all that follows from them."""

@@ -28,7 +28,7 @@ LENGTHS = [1, 7, 63, 64, 65, 100, 127, 128, 129]  # pages of 64
 LENGTH = 140
 
 
-@pytest.fixture(scope="module", params=slow_after(2, MODELS), ids="-".join)
+@pytest.fixture(scope="module", params=slow_after(1, MODELS), ids="-".join)
 def engine(request: pytest.FixtureRequest, packages: Packages) -> Engine:
     geometry, quant, activations, kv_type = request.param
     folder = packages(geometry, quant, activations=activations, kv_type=kv_type)

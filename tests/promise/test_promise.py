@@ -45,7 +45,7 @@ WAYS = ((1, 512), (2, 13))  # threads, chunk
 Engines = tuple[list[Engine], list[PlainText]]
 
 
-@pytest.fixture(scope="module", params=slow_after(3, MODELS), ids="-".join)
+@pytest.fixture(scope="module", params=slow_after(1, MODELS), ids="-".join)
 def engines(packages: Packages, request: pytest.FixtureRequest) -> Iterator[Engines]:
     """An engine for each of WAYS, and the texts as the first one computes them; of one model after the other."""
     geometry, quant, activations, kv_type, *drafter = request.param

@@ -48,7 +48,7 @@ def grown(engine: Engine, text: PlainText, random: np.random.Generator, length: 
     return sequence
 
 
-@pytest.mark.parametrize("model", slow_after(2, MODELS), ids="-".join)
+@pytest.mark.parametrize("model", slow_after(1, MODELS), ids="-".join)
 def test_session_files(packages: Packages, model: Model, tmp_path: Path) -> None:
     writer, reader = open_engine(packages, model, 1, 512), open_engine(packages, model, 2, 9)
     text = PlainText(writer, LENGTH, 1)
@@ -70,7 +70,7 @@ def test_session_files(packages: Packages, model: Model, tmp_path: Path) -> None
         reader.steps.release(copy)
 
 
-@pytest.mark.parametrize("model", slow_after(2, MODELS), ids="-".join)
+@pytest.mark.parametrize("model", slow_after(1, MODELS), ids="-".join)
 def test_prompt_caches(packages: Packages, model: Model, tmp_path: Path) -> None:
     """Prompts of one text, longer and shorter, with completions between: cached ones are those without a cache."""
     engines = [open_engine(packages, model, 1, 512), open_engine(packages, model, 2, 9)]

@@ -10,6 +10,7 @@ import pytest
 
 from support.fake_engine import END, THINK
 from support.fake_model import FakeModel, History, chaotic, mostly_right
+from support.marks import slow_after
 from support.rounds import alone, finish, fresh, options, queued, run_round, tokens
 from support.thinking_engine import CLOSE, VOCAB, VOCABULARY
 from trigraph.models.errors import TrigraphError
@@ -52,7 +53,7 @@ def engine() -> Engine:
     return Engine(Model(model.steps(200, 4, chunk=16), Tokenizer(tokenizer_json(VOCABULARY), [END]), None))
 
 
-@pytest.mark.parametrize("name", [*REQUESTS, *CONSTRAINED])
+@pytest.mark.parametrize("name", slow_after(1, [*REQUESTS, *CONSTRAINED]))
 def test_a_completion_goes_on_from_every_token(engine: Engine, name: str) -> None:
     if name in CONSTRAINED:
         pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")

@@ -40,7 +40,7 @@ def rounds(engine: Engine, sequence: Sequence, count: int, drafts: int) -> list[
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
-@pytest.mark.parametrize("model", slow_after(2, MODELS), ids="-".join)
+@pytest.mark.parametrize("model", slow_after(1, MODELS), ids="-".join)
 @pytest.mark.parametrize("moment", ["prompt", "accepted", "pending"])
 def test_a_sequence_resumes_with_the_same_bits(
     packages: Packages, model: tuple[str, str], moment: str, drafts: int, tmp_path: Path

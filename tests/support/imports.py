@@ -10,6 +10,8 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
+from support.statements import statements
+
 PACKAGE = "trigraph"
 OTHERS = "*"
 Rooms = Mapping[str, Sequence[str]]
@@ -66,7 +68,7 @@ def _circle(arrows: Mapping[tuple[str, str], tuple[str, str]]) -> list[tuple[str
 
 
 def _imported(path: Path, files: set[str]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.statements import statements
+
 _INDENTED = re.compile(r"( *)([^\s].*)")
 _STATEMENT = re.compile(r"(if|for|while|switch|do|(export )?class)\b")
 
@@ -18,7 +20,7 @@ def long_functions(path: Path, limit: int) -> Iterator[str]:
 
 
 def _python_functions(path: Path) -> Iterator[tuple[str, int, int]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, node.end_lineno or node.lineno
 

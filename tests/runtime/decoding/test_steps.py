@@ -31,6 +31,7 @@ def test_prefill_of_several_sequences_gives_rows_in_their_order() -> None:
     assert all(sum(lengths) <= 6 for _, lengths in model.runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", [True, False])
 def test_random_histories_of_drafts_verifies_and_prefills(draft: bool) -> None:
     model = make(draft)

@@ -56,10 +56,10 @@ def tokenizer(metadata: dict[str, Any]) -> Tokenizer:
 def texts(tokenizer: Tokenizer, count: int) -> list[str]:
     """Random runs of tokens, with control tokens among them."""
     dice = random.Random(5)
-    control = [tokenizer.text_of(token) for token in tokenizer.control_ids]
+    control, spoken = [tokenizer.text_of(token) for token in tokenizer.control_ids], min(tokenizer.control_ids)
     made = []
     for _ in range(count):
-        tokens = [dice.randrange(min(tokenizer.control_ids)) for _ in range(dice.randrange(1, 12))]
+        tokens = [dice.randrange(spoken) for _ in range(dice.randrange(1, 12))]
         words = [tokenizer.decode([token]).replace("\ufffd", "\u0301") for token in tokens]
         made.append("".join(dice.choice([word, word, word, dice.choice(control), "<", "<think>"]) for word in words))
     return made

@@ -89,6 +89,9 @@ WRITTEN = {
 {%- for c in m.tool_calls %}{{ '\n' if m.content or not loop.first else '' }}{{ '<tool_call>\n{"name": "' + c.name }}
 {{- '", "arguments": ' + c.arguments|tojson + '}\n</tool_call>' }}{% endfor %}""",
 }
+environment = Environment(trim_blocks=True, lstrip_blocks=True)
+environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+TEMPLATES = {family: environment.from_string(source) for family, source in WRITTEN.items()}
 words = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="<\n\r"), min_size=1)
 arguments = st.fixed_dictionaries(
     {},
@@ -113,14 +116,12 @@ def test_what_a_template_writes_is_read_back(
 ) -> None:
     if family == "xml":  # only a schema tells numbers from strings
         calls = [("get_weather", given) for _, given in calls]
-    environment = Environment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     message = {
         "reasoning_content": thought,
         "content": content,
         "tool_calls": [{"name": name, "arguments": given} for name, given in calls],
     }
-    reply = environment.from_string(WRITTEN[family]).render(m=message)
+    reply = TEMPLATES[family].render(m=message)
     size = data.draw(st.integers(1, 9))
     format = ReplyFormat(True, family)
     parser = ReplyParser(format, TOOLS)
