@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from support import sass
-from support.sass import FILES, Kernel, missing
+from support.emulator import alone
+from support.sass import ARCHITECTURES, FILES, Kernel, missing
 
-ARCHITECTURES = {"sm_80": "compute_80", "sm_89": "compute_80", "sm_90": "compute_90"}
-"""And the virtual ones whose PTX they take: that of 8.9 is that of 8.0, as no code asks which of the two it is."""
 RARE = "products.cu"
 """Products of the types that few models have, not held to this: some spill, and read blocks of odd sizes."""
 FEW = ("few", "normed_", "quantised_")
@@ -48,9 +47,10 @@ def architecture(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def fatbins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    files = [path for path in FILES if path.name != RARE]
-    return sass.compiled(files, ARCHITECTURES, tmp_path_factory.mktemp("sass"))
+def fatbins() -> list[Path]:
+    folder = sass.ROOT / "build" / "sass"
+    with alone(folder):
+        return sass.compiled([path for path in FILES if path.name != RARE], folder)
 
 
 @pytest.fixture(scope="module")

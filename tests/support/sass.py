@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "custom_ops"
 FILES = sorted(path for path in SOURCES.rglob("*.cu") if path.stem not in ("device_error", "library", "memory"))
 """Those with kernels."""
+ARCHITECTURES = {"sm_80": "compute_80", "sm_89": "compute_80", "sm_90": "compute_90"}
+"""And the virtual ones whose PTX they take: that of 8.9 is that of 8.0, as no code asks which of the two it is."""
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
 FLAGS = ("-fatbin", "-O3", "-std=c++17", "-fmad=false", "-DTRIGRAPH_ISA=cuda", '-DTRIGRAPH_VERSION="0"')
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
@@ -50,18 +52,32 @@ def missing() -> list[str]:
     return [name for name in TOOLS if tool(name) is None]
 
 
-def compiled(sources: Sequence[Path], architectures: Mapping[str, str], folder: Path) -> list[Path]:
-    """A fatbin of each .cu file: for each architecture, machine code from the PTX of a virtual one."""
+def compiled(sources: Sequence[Path], folder: Path) -> list[Path]:
+    """A fatbin of each .cu file: for each architecture, machine code from the PTX of a virtual one.
+
+    One that lies in the folder is not made again until a file changes that it was made of.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    options = [f"-gencode=arch={virtual},code={real}" for real, virtual in architectures.items()]
+    options = [f"-gencode=arch={virtual},code={real}" for real, virtual in ARCHITECTURES.items()]
 
     def compile(source: Path) -> Path:
         out = folder / f"{source.parent.name}-{source.stem}.fatbin"
-        _run("nvcc", *options, *FLAGS, f"-I{SOURCES}", str(source), "-o", str(out))
+        if not _is_current(out, out.with_suffix(".d")):
+            listed = ("-MD", "-MF", str(out.with_suffix(".d")))
+            _run("nvcc", *options, *FLAGS, *listed, f"-I{SOURCES}", str(source), "-o", str(out))
         return out
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile, sources))
+
+
+def _is_current(out: Path, listed: Path) -> bool:
+    """Whether no file that the compiler has listed for it, nor these flags, is newer."""
+    if not out.exists() or not listed.exists():
+        return False
+    _, _, names = listed.read_text().replace("\\\n", " ").partition(" : ")
+    made_of = [Path(__file__), *map(Path, names.split())]
+    return all(path.exists() and path.stat().st_mtime < out.stat().st_mtime for path in made_of)
 
 
 def read(fatbins: Sequence[Path], architecture: str) -> list[Kernel]:

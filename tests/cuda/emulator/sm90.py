@@ -26,12 +26,15 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "rows that do not fit": dict(width=6144, ffn=256, k=2, gate_type="Q8_0", down_type="Q6_K"),
 }
 
+MANY_TOKENS = "Q8_0 and Q5_K"
+"""The layer that is also given 63 tokens, nearly as many as the kernel takes with two experts each, and more."""
+
 
 @pytest.mark.parametrize("name", EXPERTS)
 @pytest.mark.parametrize("shared", [False, True])
 def test_experts(name: str, shared: bool) -> None:
     layer = Layer(experts=9, up_type=EXPERTS[name]["gate_type"], activations="int8", **EXPERTS[name])
-    for tokens in (1, 3, 4, 63, 65):
+    for tokens in (1, 3, 4, 63, 65) if name == MANY_TOKENS else (1, 3, 4):
         x, ids, weights = layer.tokens(tokens)
         inputs = [x, ids, weights, *layer.matrices(), *(layer.shared(tokens) if shared else ())]
         cuda = Operator("GroupedExpertFFN", inputs, [np.float32], layer.attributes, library="cuda")
