@@ -271,11 +271,9 @@ def test_every_truncation(tmp_path: Path) -> None:
 def test_random_damage(tmp_path: Path) -> None:
     """Whatever the bytes of a header are: a model, or a TrigraphError, soon and without a large allocation."""
     path = write_random(tmp_path / "a.gguf", "qwen35moe", preset="nano", layers=2, interval=2, mtp=False, experts=2)
-    original = path.read_bytes()
-    header = GGUFFile.open(path).header_bytes[path]
-    rng = np.random.default_rng(11)
+    original, header = path.read_bytes(), GGUFFile.open(path).header_bytes[path]
+    rng, refusals = np.random.default_rng(11), 0
     extremes = [bytes(8), b"\xff" * 8, struct.pack("<Q", HUGE), struct.pack("<Q", 2**32), struct.pack("<Q", 2**61 + 1)]
-    refusals = 0
     tracemalloc.start()
     for round_number in range(600):
         data = bytearray(original)
