@@ -186,6 +186,18 @@ def test_replicas_come_while_requests_wait_and_give_their_streams_away_before_th
                     await asyncio.sleep(0.01)
         return tasks
 
+    async def two_run() -> bool:
+        return "'RUNNING': 2" in str(await asyncio.to_thread(states))
+
+    async def grown() -> None:
+        hold.touch()
+        tasks = await begun(8, 30)
+        while not await two_run():
+            await asyncio.sleep(0.1)
+        assert not any(stream.done for stream in streams)
+        hold.unlink()
+        await asyncio.gather(*tasks)
+
     async def ask() -> None:
         complete = engine.replicas.complete
 
@@ -194,21 +206,12 @@ def test_replicas_come_while_requests_wait_and_give_their_streams_away_before_th
             return complete(ticket)
 
         engine.replicas.complete = recorded  # type: ignore[method-assign]
-        hold.touch()
-        tasks = await begun(8, 30)
-        while "'RUNNING': 2" not in str(await asyncio.to_thread(states)):
-            await asyncio.sleep(0.1)
-        assert not any(stream.done for stream in streams)
-        hold.unlink()
-        await asyncio.gather(*tasks)
-        tasks = await begun(2, 600)
         async with asyncio.timeout(600):
             while not any(ticket.completed for ticket in tickets):
-                if any(stream.done for stream in streams):  # before fewer replicas would do
-                    await asyncio.gather(*tasks)
-                    tasks = await begun(2, 600)
-                await asyncio.sleep(0.1)
-        await asyncio.gather(*tasks)
+                if not await two_run():  # the one that went had no stream
+                    await grown()
+                tickets.clear()
+                await asyncio.gather(*await begun(2, 600))
         expected = [([100 + i, 101, 102] * 200)[:600] for i in range(2)]
         assert [stream.ids for stream in streams] == expected
 
