@@ -26,6 +26,7 @@ _QUANT = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|T?Q\d\w*|MXFP4\w*|NVFP4\w
 _PREFERRED = ("Q4_K_M", "UD-Q4_K_M", "UD-Q4_K_XL", "Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
 DRAFTERS = ("dflash", "dspark")
 """How names of files begin that have a block drafter beside its model."""
+_DRAFTER_PREFIXES = tuple(f"{kind}-" for kind in DRAFTERS)
 _PROJECTORS = ("f16", "bf16", "f32")
 
 
@@ -80,7 +81,7 @@ class ModelFiles:
 def choose_files(name: ModelName, files: Sequence[str]) -> ModelFiles:
     """The files that `name` means, of those in its repository. Raises TrigraphError where none or several fit."""
     named = _gguf_files(name, files)
-    beside = ("mtp-", "imatrix", *(f"{kind}-" for kind in DRAFTERS))
+    beside = ("mtp-", "imatrix", *_DRAFTER_PREFIXES)
     models = _grouped([file for file in named if not (_is_projector(file) or _base(file).startswith(beside))])
     chosen = _chosen(name, models)
     quant = _quant(chosen)
@@ -92,12 +93,13 @@ def choose_files(name: ModelName, files: Sequence[str]) -> ModelFiles:
 def choose_drafter(name: ModelName, files: Sequence[str], kind: str | None = None) -> ModelFiles:
     """The block drafter that `name` means, of the files in its repository.
 
-    With a `kind`, the one beside the model of that name; otherwise the repository is a drafter's own. Raises
-    TrigraphError where none or several fit.
+    With a `kind`, the one beside the model of that name; otherwise the repository is a drafter's own, unless it has
+    files that are called drafters. Raises TrigraphError where none or several fit.
     """
     named = _gguf_files(name, files)
     if kind is None:
-        models = _grouped([file for file in named if not _is_projector(file)])
+        called = [file for file in named if _base(file).startswith(_DRAFTER_PREFIXES)]
+        models = _grouped(called or [file for file in named if not _is_projector(file)])
         return ModelFiles(models[_chosen(name, models)])
     beside = [file for file in named if _base(file).startswith(f"{kind}-") and not _PART.search(_stem(file))]
     found = _first(beside, None if name.quant is None else name.quant.lower(), "q8_0")

@@ -121,6 +121,8 @@ DRAFTED = ["b-Q4_K_M.gguf", "dflash-b-BF16.gguf", "dflash-b-Q4_K_M.gguf", "dflas
         ("Q4_K_M", "dspark", "dspark-b-F16.gguf"),
         ("dflash-b-BF16.gguf", None, "dflash-b-BF16.gguf"),
         ("F16", None, "dspark-b-F16.gguf"),
+        ("Q4_K_M", None, "dflash-b-Q4_K_M.gguf"),  # not the model of gigabytes
+        (None, None, "dflash-b-Q4_K_M.gguf"),
     ],
 )
 def test_drafters(quant: str | None, kind: str | None, chosen: str) -> None:
