@@ -174,6 +174,20 @@ def test_integer_sums_are_exact(isa: str, type: str) -> None:
     assert np.allclose(y, expected, rtol=1e-6, atol=1)
 
 
+@pytest.mark.parametrize("parts", [2, 4, 8])
+@pytest.mark.parametrize("type", ["Q8_0", "MXFP4", "Q4_K", "Q6_K", "IQ4_XS"])
+def test_sums_that_several_devices_share(isa: str, type: str, parts: int) -> None:
+    """Each takes some of the eight chains of a product and adds them up; their sums, joined as a tree, are its bits."""
+    step, chains = group_size(type), np.array([0, 4, 2, 6, 1, 5, 3, 7]).reshape(parts, -1)
+    width = 19 * step
+    weight, x, matmul = weights(type, 33, width), activations(5, width), MatMul(type, "int8")
+    chain = np.arange(width) // step % 8
+    sums = [matmul(np.where(np.isin(chain, own), x, np.float32(0)), weight) for own in chains]
+    while len(sums) > 1:
+        sums = [one + other for one, other in zip(sums[::2], sums[1::2], strict=True)]
+    assert same_bits(sums[0], matmul(x, weight))
+
+
 @pytest.mark.skipif(LIBRARY == "cuda", reason="a device's memory is aligned")
 @pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K"])
 def test_odd_alignment(isa: str, type: str) -> None:
