@@ -28,6 +28,7 @@ class WebGpuDevice(Device):
 
     name: ClassVar[str] = "webgpu"
     is_host: ClassVar[bool] = False
+    chunk: ClassVar[int] = 128  # attention takes memory for each row and position
     most_pending: ClassVar[int] = 32
 
     @property

@@ -45,7 +45,8 @@ class Plugin:
         """A session for one operator on tensors of a type; "rows" of a Gather and "numbers" are int64."""
         if (op, kind) not in self._graphs:
             types = [
-                TensorProto.INT64 if name == "numbers" or (op == "Gather" and name == "rows") else kind for name in inputs
+                TensorProto.INT64 if name == "numbers" or (op == "Gather" and name == "rows") else kind
+                for name in inputs
             ]
             given = [helper.make_tensor_value_info(*each, None) for each in zip(inputs, types, strict=True)]
             made = helper.make_tensor_value_info("result", kind, None)

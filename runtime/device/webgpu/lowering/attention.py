@@ -1,4 +1,7 @@
-"""PagedKVWrite and PagedAttention as the plugin's PagedAttention, which does both in float16."""
+"""PagedKVWrite and PagedAttention as the plugin's PagedAttention, which does both in float16.
+
+It reads after it has written. So a sequence may be cut into pieces, each of which sees those before it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ from onnx import NodeProto, TensorProto
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.webgpu.lowering.builder import MICROSOFT, Array, Builder
-from trigraph.runtime.device.webgpu.lowering.rows import Rows
+from trigraph.runtime.device.webgpu.lowering.rows import Rows, as_int64, starts_and_ends
+
+_PIECE = 16
+"""Most rows of a sequence that queries are taken of together: the plugin has one way for one row, one for 2 to 31, and
+another one for more."""
 
 
 class Attention:
@@ -42,7 +49,7 @@ class Attention:
         both = b.op("Reshape", inputs[0], b.ints(0, heads, 2 * dim))
         query, gate = b.ops("Split", both, outs=b.names(2), axis=2, num_outputs=2)
         queries = self._heads(query, inputs[1], heads, dim, attributes)
-        rows = self._rows.pad(b.op("Cast", self._attend(queries, heads, inputs[2:4], attributes), to=TensorProto.FLOAT))
+        rows = b.op("Cast", self._attend(queries, heads, inputs[2:4], attributes), to=TensorProto.FLOAT)
         mixed = rows, b.op("Sigmoid", b.op("Reshape", gate, b.ints(0, heads * dim)))
         if last is None:
             b.op("Mul", *mixed, out=outputs[0])
@@ -53,8 +60,8 @@ class Attention:
         """Rows of heads [T, heads * dim] over the written caches, float16."""
         b, (keys, values, *caches) = self._b, self._entries[written[0]]
         key_heads = b.inputs[caches[0]].type.tensor_type.shape.dim[2].dim_value
-        tables = self._turns(attributes)
-        inputs = [queries, keys, values, *caches, "cu_seqlens", "past_lens", "page_table", *tables]
+        *pieces, longest = self._pieces()
+        inputs = [queries, keys, values, *caches, *pieces, *self._turns(attributes), *[""] * 6, longest]
         sizes = {"num_heads": heads, "kv_num_heads": key_heads, "do_rotary": 1}
         return b.ops("PagedAttention", *inputs, outs=[b.name(), *written], domain=MICROSOFT, **sizes)[0]
 
@@ -66,7 +73,33 @@ class Attention:
         return self._half(b.op("Reshape", normed, b.ints(0, heads * dim)))
 
     def _half(self, rows: str) -> str:
-        return self._rows.cut(self._b.op("Cast", rows, to=TensorProto.FLOAT16))
+        return self._b.op("Cast", rows, to=TensorProto.FLOAT16)
+
+    def _pieces(self) -> list[str]:
+        """Where rows belong, with each sequence cut into pieces: first rows, past lengths, pages, longest lengths.
+
+        Rows that stand in the place of missing ones are pieces, too, which write what is there.
+        """
+        b, rows = self._b, self._rows
+
+        def made() -> list[str]:
+            sequences, places = rows.places
+            count, (starts, ends) = b.op("Shape", sequences), starts_and_ends(b)
+            cut = b.op("Equal", b.op("Mod", places, b.number(_PIECE)), b.number(0))
+            numbers = b.op("Range", b.number(0), b.op("Squeeze", count, b.ints(0)), b.number(1))
+            first = b.op("NonZero", b.op("Or", cut, b.op("GreaterOrEqual", numbers, rows.count)))
+            first = b.op("Squeeze", first, b.ints(0))
+            owners, past = b.op("Gather", sequences, first), as_int64(b, "past_lens")
+            lengths = b.op("Add", b.op("Gather", past, owners), b.op("Gather", places, first))
+            own = b.op("Sub", ends, starts)
+            longest = b.op("ReduceMax", own, keepdims=1), b.op("ReduceMax", b.op("Add", own, past), keepdims=1)
+            rows_together = b.op("Max", b.op("Min", longest[0], b.ints(_PIECE)), b.ints(2))
+            values = b.op("Concat", first, count, axis=0), lengths, b.op("Concat", rows_together, longest[1], axis=0)
+            bounds, lengths, most = (b.op("Cast", value, to=TensorProto.INT32) for value in values)
+            return [bounds, lengths, b.op("Gather", "page_table", owners), most]
+
+        pieces: list[str] = b.once("pieces", made)
+        return pieces
 
     def _turns(self, attributes: dict[str, Any]) -> list[str]:
         """Cosines and sines of all positions, float16 [positions, rope_dims / 2]."""

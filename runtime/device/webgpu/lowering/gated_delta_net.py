@@ -44,19 +44,13 @@ class Recurrence:
         """bool [S, K, 1]: whether there are so many; whether so many of the last verify are committed."""
         self.after_commit, self.after_own = history(accepted), history(own)
         """int64 [S, 3, 1]: the last columns behind these tokens."""
-        self.back = self._back(b, rows, starts, ends, length)
+        sequences, row_places = rows.places
+        self.back = b.op("Add", b.op("Mul", sequences, length), row_places)
         """int64 [padded T]: where a row lies among [S * L] ones."""
         fresh = b.op("Equal", as_int64(b, "past_lens"), b.number(0))
         self.fresh = {rank: b.op("Unsqueeze", fresh, b.ints(*range(1, rank))) for rank in (3, 4)}
         """bool [S, 1, 1, ...], by rank: whether a sequence begins."""
         self.slots_out = b.op("Unsqueeze", as_int64(b, "slots_out"), b.ints(1))
-
-    @staticmethod
-    def _back(b: Builder, rows: Rows, starts: str, ends: str, length: str) -> str:
-        behind = b.op("GreaterOrEqual", b.op("Unsqueeze", rows.numbers, b.ints(1)), b.op("Unsqueeze", ends, b.ints(0)))
-        sequence = b.op("ReduceSum", as_int64(b, behind), b.ints(1), keepdims=0)
-        place = b.op("Sub", rows.numbers, b.op("Gather", starts, sequence))
-        return b.op("Add", b.op("Mul", sequence, length), place)
 
 
 class GatedDeltaNet:

@@ -31,6 +31,21 @@ class Rows:
 
         return str(b.once((self, "numbers"), made))
 
+    @property
+    def places(self) -> tuple[str, str]:
+        """int64 [padded count]: the sequence of each row of a step, and the row's number in it."""
+        b = self._builder
+
+        def made() -> tuple[str, str]:
+            starts, ends = starts_and_ends(b)
+            rows, behind = b.op("Unsqueeze", self.numbers, b.ints(1)), b.op("Unsqueeze", ends, b.ints(0))
+            past = b.op("Cast", b.op("GreaterOrEqual", rows, behind), to=TensorProto.INT64)
+            sequences = b.op("ReduceSum", past, b.ints(1), keepdims=0)
+            return sequences, b.op("Sub", self.numbers, b.op("Gather", starts, sequences))
+
+        sequences, places = b.once((self, "places"), made)
+        return sequences, places
+
     def pad(self, rows: str, out: str | None = None) -> str:
         """Rows, with the missing ones."""
         if not self._padded:
