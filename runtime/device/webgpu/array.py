@@ -13,8 +13,6 @@ from onnx import helper
 from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.webgpu.plugin import Plugin
 
-_NAMES = ("memory", "rows", "result")
-
 
 class WebGpuArray:
     """An array on the device. What is read is a copy."""
@@ -51,7 +49,7 @@ class WebGpuArray:
     def _gather(self, numbers: Array, where: str) -> ort.OrtValue:
         io = self._graphs[0].io_binding()
         io.bind_ortvalue_input("memory", self.value)
-        io.bind_cpu_input("rows", numbers.astype(np.int64))
+        io.bind_cpu_input("numbers", numbers.astype(np.int64))
         io.bind_output("result", where)
         self._graphs[0].run_with_iobinding(io)
         return io.get_outputs()[0]
@@ -69,6 +67,6 @@ class WebGpuArray:
         """What reads rows of this type, and what writes them."""
         kind = helper.np_dtype_to_tensor_dtype(self.dtype)
         return (
-            self._plugin.graph("Gather", ("memory", "rows"), kind),
+            self._plugin.graph("Gather", ("memory", "numbers"), kind),
             self._plugin.graph("ScatterND", ("memory", "numbers", "rows"), kind),
         )

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
+Bytes = NDArray[Any]
+"""Of uint8."""
 Floats = NDArray[np.float32]
 Parts = tuple[Bytes, Floats, Floats | None]
 """Codes [..., blocks, elements], scales [..., blocks] and minimums [..., blocks] of stored blocks."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnxruntime as ort
+from onnx import TensorProto
 
 from trigraph.custom_ops import library_path
 from trigraph.runtime.device.device import Device
@@ -68,4 +69,6 @@ def open_webgpu(experts: str = "gpu", number: int = 0) -> WebGpuDevice:
 
     Raises TrigraphError that says what is missing, and what to do about it.
     """
-    return WebGpuDevice(library_path("cpu"), "WebGPU", provider=PROVIDER, plugin=open_plugin(number))
+    plugin = open_plugin(number)
+    plugin.check(TensorProto.FLOAT16)  # of keys and values
+    return WebGpuDevice(library_path("cpu"), "WebGPU", provider=PROVIDER, plugin=plugin)

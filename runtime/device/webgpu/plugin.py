@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.webgpu.lowering.builder import MICROSOFT
 
 PROVIDER = "WebGpuExecutionProvider"
 _LEAST = (1, 30)  # version of ONNX Runtime whose plugins have CausalConvWithState of columns
@@ -41,18 +41,32 @@ class Plugin:
         options.add_provider_for_devices([self._device], {})
         return WebGpuSession(model, options, weights)
 
-    def graph(self, op: str, inputs: Sequence[str], kind: int, domain: str = "") -> ort.InferenceSession:
-        """A session for one operator on tensors of a type; "rows" of a Gather and "numbers" are int64."""
+    def check(self, kind: int) -> None:
+        """Raises TrigraphError where the GPU cannot compute with a type.
+
+        Memory must not be asked for before: ONNX Runtime ends the process where no GPU can be used.
+        """
+        try:
+            ones = np.ones(4, helper.tensor_dtype_to_np_dtype(kind))
+            self.graph("Add", ("one", "other"), kind).run(None, {"one": ones, "other": ones})
+        except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
+            if kind == TensorProto.FLOAT16:
+                raise TrigraphError(
+                    "the GPU or its driver has no 16-bit floats for WebGPU; use --device cpu"
+                ) from error
+            reason = str(error).strip().splitlines()[0]
+            raise TrigraphError(
+                f"WebGPU cannot use the GPU ({reason}); check its driver, or use --device cpu"
+            ) from error
+
+    def graph(self, op: str, inputs: Sequence[str], kind: int) -> ort.InferenceSession:
+        """A session for one operator on tensors of a type; inputs named "numbers" are int64."""
         if (op, kind) not in self._graphs:
-            types = [
-                TensorProto.INT64 if name == "numbers" or (op == "Gather" and name == "rows") else kind
-                for name in inputs
-            ]
+            types = [TensorProto.INT64 if name == "numbers" else kind for name in inputs]
             given = [helper.make_tensor_value_info(*each, None) for each in zip(inputs, types, strict=True)]
             made = helper.make_tensor_value_info("result", kind, None)
-            graph = helper.make_graph([helper.make_node(op, inputs, ["result"], domain=domain)], op, given, [made])
-            opsets = [helper.make_opsetid("", 23), helper.make_opsetid(MICROSOFT, 1)]
-            model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+            graph = helper.make_graph([helper.make_node(op, inputs, ["result"])], op, given, [made])
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
             options = ort.SessionOptions()
             options.log_severity_level = 4
             self._graphs[op, kind] = self.session(model.SerializeToString(), options, {})
@@ -100,18 +114,7 @@ def open_plugin(number: int) -> Plugin:
     if number >= len(found):
         raise TrigraphError(f"there is no webgpu:{number}; the plugin shows {len(found)}, numbered from 0")
     plugin = Plugin(found[number])
-    try:  # before any memory is taken: for a GPU that cannot be used, that would end the process
-        for kind in (TensorProto.FLOAT, TensorProto.FLOAT16):
-            probe = plugin.graph("Add", ("one", "other"), kind)
-            array = ort.OrtValue.ortvalue_from_shape_and_type((4,), helper.tensor_dtype_to_np_dtype(kind)).numpy()
-            probe.run(None, {"one": array, "other": array})
-    except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
-        if "f16" in str(error):
-            raise TrigraphError("this GPU or its driver has no 16-bit floats in WebGPU; use --device cpu") from error
-        reason = str(error).strip().splitlines()[0]
-        raise TrigraphError(
-            f"the WebGPU plugin cannot use the GPU ({reason}); check its driver, or use --device cpu"
-        ) from error
+    plugin.check(TensorProto.FLOAT)
     return plugin
 
 

@@ -41,25 +41,20 @@ class WebGpuWeightSource(WeightSource):
     ) -> Sequence[str]:
         """Everything lies on the GPU, or the model is refused."""
         loaded = models()
-        if "vision" in loaded:
-            raise TrigraphError(
-                "packages with images do not run on webgpu; export with --no-mmproj, or use --device cpu"
-            )
         nodes = [node for model in loaded.values() for node in model.graph.node]
         self.reads_mapped = any(node.op_type == "GroupedExpertFFN" for node in nodes)
         self._positions = max((_positions(model.graph, state) for model in loaded.values()), default=0)
         for model in loaded.values():
             self.adapt(model)
         weights = sum(weight.nbytes for weight in self._weights.values())
-        needed = weights + sum(state.values())
-        if budget is not None and needed > budget:
+        if budget is not None and weights + sum(state.values()) > budget:
             raise TrigraphError(
-                f"weights and state take {needed / 1e9:.1f} GB of the GPU, more than gpu_memory, {budget / 1e9:.1f} GB; "
-                "load with a smaller context, raise it, or use --device cpu"
+                f"weights and state take {(weights + sum(state.values())) / 1e6:,.0f} MB of the GPU, more than "
+                f"gpu_memory, {budget / 1e6:,.0f} MB; raise it, load with a smaller context, or use --device cpu"
             )
         experts = "; the CPU computes the routed experts" if self.reads_mapped else ""
         return [
-            f"{weights / 1e9:.2f} GB of weights and {sum(state.values()) / 1e9:.2f} GB of state on the GPU{experts}"
+            f"the GPU takes {weights / 1e6:,.0f} MB of weights and {sum(state.values()) / 1e6:,.0f} of state{experts}"
         ]
 
     def adapt(self, model: onnx.ModelProto) -> bool:
@@ -97,5 +92,5 @@ def _positions(graph: onnx.GraphProto, state: Mapping[str, int]) -> int:
         if value.name.startswith("past.") and value.name.endswith(".key"):
             *_, heads, dim = (size.dim_value for size in value.type.tensor_type.shape.dim)
             itemsize = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).itemsize
-            return state[value.name.removeprefix("past.")] // (heads * dim * itemsize)
+            return state[value.name.removeprefix("past.")] // int(heads * dim * itemsize)
     return 0

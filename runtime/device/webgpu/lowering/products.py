@@ -30,7 +30,7 @@ def product(b: Builder, x: str, weight: str, type: str, out: str) -> None:
     types = [TensorProto.UINT8, *[TensorProto.FLOAT] * (len(parts) - 1)]
     key = f"{weight}[{rows}]"  # the MTP head may read fewer rows of the output matrix
     names = b.weight(key, parts, shapes, lambda stored: repack(stored, type), tensor, types)
-    sizes = {"bits": layout.bits, "block_size": layout.block, "N": rows, "K": width}
+    sizes: dict[str, Any] = {"bits": layout.bits, "block_size": layout.block, "N": rows, "K": width}
     if not layout.has_offsets:
         b.op("MatMulNBits", x, *names, out=out, domain=MICROSOFT, **sizes)
         return
