@@ -15,9 +15,12 @@ class Rows:
 
     def __init__(self, builder: Builder, counted: str, *, padded: bool) -> None:
         """`counted`: the input; `padded`: whether rows are missing where there are fewer than LEAST."""
-        self._builder, self._padded = builder, padded
-        self.count = builder.op("Shape", counted, end=1)
+        self._builder, self._counted, self._padded = builder, counted, padded
+
+    @property
+    def count(self) -> str:
         """int64 [1]: how many there are."""
+        return str(self._builder.once((self, "count"), lambda: self._builder.op("Shape", self._counted, end=1)))
 
     @property
     def numbers(self) -> str:
