@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.loading import load
 
-TOLERANCE = 0.02
-"""Of the largest logit: keys, values and queries are rounded to 16 bits, which moves a logit by a thousandth."""
+TOLERANCE = 0.005
+"""Of the largest logit: keys, values and queries are rounded to 16 bits, which moves logits by some ten thousandths."""
 
 _PROMPT, _TEXT = 61, 77  # tokens of a prompt, and with those after it
 
