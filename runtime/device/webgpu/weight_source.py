@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.exchange import Array
+from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.webgpu.lowering.builder import Weight
 from trigraph.runtime.device.webgpu.lowering.graph import lower
@@ -65,11 +66,17 @@ class WebGpuWeightSource(WeightSource):
     def initializers(self, path: Path, graph: onnx.GraphProto, progress: Progress = silent) -> dict[str, ort.OrtValue]:
         """What the CPU reads; all else goes to the GPU."""
         inputs = {value.name for value in graph.input}
+        # What is read back waits for copies before it, whose staging memory is held until then.
+        settled = ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), Plugin.memory, 0)
         missing = [w for w in self._weights.values() if inputs & {*w.names} - self._values.keys()]
         for weight in missing:
             stored = np.empty(0) if weight.tensor is None else self._stored(path, weight.tensor)
             for name, made in zip(weight.names, weight.make(stored), strict=True):
                 self._values[name] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(made), Plugin.memory, 0)
+            del made
+            settled.numpy()
+            if weight.tensor is not None and weight.tensor.data_location == TensorProto.EXTERNAL:
+                release(stored.ctypes.data, stored.nbytes)  # of the mapped file
             self._done += stored.nbytes
             progress("upload", min(self._done, self.mapped.nbytes), self.mapped.nbytes)
         return super().initializers(path, graph, progress)
