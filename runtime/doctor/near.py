@@ -19,7 +19,7 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.loading import load
 
 TOLERANCE = 0.005
-"""Of the largest logit: keys, values and queries are rounded to 16 bits, which moves logits by some ten thousandths."""
+"""In parts of the largest logit: keys, values and queries have 16 bits, which moves logits by some ten thousandths."""
 
 _PROMPT, _TEXT = 61, 77  # tokens of a prompt, and with those after it
 
@@ -44,7 +44,7 @@ class _Way:
     companions: int = 0
 
     def logits(self, steps: Steps) -> NDArray[np.float32]:
-        """Of the last token of the prompt and all after it: [rows, vocabulary]."""
+        """The logits of the last token of the prompt and of all after it: [rows, vocabulary]."""
         text = _tokens(steps.vocab, _TEXT)
         own, *others = both = [steps.new_sequence() for _ in range(1 + self.companions)]
         rows, done = [np.empty((0, steps.vocab), np.float32)], 0

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from onnx import TensorProto
 
-from support.block_weights import activations, known_weights, weights
+from support.block_weights import activations, weights
 from support.gdn_cases import SMALL, STEPS, Shape, assert_close, make_step, random_rows, random_state, random_weights
 from support.webgpu import run
 from trigraph.custom_ops.gated_delta_net.reference import State, gated_delta_net
@@ -14,11 +15,12 @@ from trigraph.runtime.device.webgpu.blocks import LAYOUTS
 FLOAT = TensorProto.FLOAT
 
 
-@pytest.mark.parametrize("type", [*FLOAT_TYPES[:2], *LAYOUTS])
+@pytest.mark.parametrize("type", [*FLOAT_TYPES, *LAYOUTS])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_products(type: str, rows: int) -> None:
     x, weight = activations(rows, 512), weights(type, 48, 512)
-    known = dequantize(weight, type) if type in FLOAT_TYPES else known_weights(weight, type)
+    known = dequantize(weight.view(np.uint8) if type == "BF16" else weight, type)
+    weight = weight.view(bfloat16) if type == "BF16" else weight
     found = run("BlockMatMul", {"x": x, "weight": weight}, {"y": FLOAT}, types=type, activations="float32")["y"]
     assert_close(found, x.astype(np.float64) @ known.astype(np.float64).T, 2e-5)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[Any]
-"""Of uint8."""
+"""An array of uint8."""
 Floats = NDArray[np.float32]
 Parts = tuple[Bytes, Floats, Floats | None]
 """Codes [..., blocks, elements], scales [..., blocks] and minimums [..., blocks] of stored blocks."""
@@ -27,7 +27,7 @@ class Layout(NamedTuple):
     stored_bytes: int
     stored_elements: int
     bits: int
-    """Of a code."""
+    """The bits of a code."""
     block: int
     """Elements that share a scale."""
     unpack: Callable[[Bytes], Parts]
@@ -86,7 +86,7 @@ def _q8_0(blocks: Bytes) -> Parts:
 
 
 def _scales_and_minimums(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Of the eight sub-blocks of 32 elements, six bits each."""
+    """Those of the eight sub-blocks of 32 elements, six bits each."""
     packed = blocks[..., 4:16]
     first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], -1)

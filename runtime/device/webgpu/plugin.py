@@ -13,7 +13,7 @@ from trigraph.models.errors import TrigraphError
 
 PROVIDER = "WebGpuExecutionProvider"
 _LEAST = (1, 30)  # version of ONNX Runtime whose plugins have CausalConvWithState of columns
-_REMEDY = "pip install 'trigraph[webgpu]', or use --device cpu"
+_REMEDY = "pip install onnxruntime-ep-webgpu, or use --device cpu"
 
 
 class Plugin:
