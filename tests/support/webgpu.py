@@ -24,7 +24,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.webgpu.lowering.graph import lower
 from trigraph.runtime.device.webgpu.plugin import Plugin, open_plugin
 
-_CHROMIUM = Path("/usr/lib/chromium")
+_CHROMIUM = (Path("/usr/lib/chromium"), Path("/opt/google/chrome"))
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -32,10 +32,11 @@ Arrays = Mapping[str, np.ndarray]
 def _opened(kind: int) -> Plugin | str:
     """The first GPU that computes with a type, or why there is none."""
     os.environ.setdefault("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER", "1")
-    if "VK_ICD_FILENAMES" not in os.environ and (driver := _CHROMIUM / "vk_swiftshader_icd.json").exists():
-        os.environ["VK_ICD_FILENAMES"] = str(driver)
+    drivers = [driver for folder in _CHROMIUM if (driver := folder / "vk_swiftshader_icd.json").exists()]
+    if "VK_ICD_FILENAMES" not in os.environ and drivers:
+        os.environ["VK_ICD_FILENAMES"] = str(drivers[0])
         with contextlib.suppress(OSError):
-            ctypes.CDLL(str(_CHROMIUM / "libvulkan.so.1"))  # for the plugin, which looks for it by its name
+            ctypes.CDLL(str(drivers[0].with_name("libvulkan.so.1")))  # for the plugin, which looks for it by its name
     try:
         (plugin := open_plugin(0)).check(kind)
     except TrigraphError as error:

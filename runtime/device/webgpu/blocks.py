@@ -86,7 +86,7 @@ def _q8_0(blocks: Bytes) -> Parts:
 
 
 def _scales_and_minimums(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Those of the eight sub-blocks of 32 elements, six bits each."""
+    """Scales and minimums of the eight sub-blocks of 32 elements, from six bits each."""
     packed = blocks[..., 4:16]
     first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], -1)
