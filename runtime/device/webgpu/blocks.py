@@ -5,6 +5,7 @@ A weight is (code - 2^(bits - 1)) * scale, plus the offset of its block where th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ Floats = NDArray[np.float32]
 Parts = tuple[Bytes, Floats, Floats | None]
 """Codes [..., blocks, elements], scales [..., blocks] and minimums [..., blocks] of stored blocks."""
 
-_PIECE = 8 << 20  # bytes that a thread repacks at a time
+_PIECE = 1 << 20  # bytes that a thread repacks at a time
 
 
 class Layout(NamedTuple):
@@ -57,7 +58,7 @@ def repack(stored: Bytes, type: str) -> list[NDArray[Any]]:
         if offsets is not None and minimum is not None:
             offsets[:, rows] = (2 ** (layout.bits - 1) * scales[rows] + minimum.reshape(scales[rows].shape)).T
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(piece, range(0, len(stored), step)):
             pass
     return [codes, scales] if offsets is None else [codes, scales, offsets]
