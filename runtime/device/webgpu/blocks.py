@@ -48,6 +48,7 @@ def repack(stored: Bytes, type: str) -> list[NDArray[Any]]:
     offsets = np.empty(shapes[1][::-1], np.float32) if layout.has_offsets else None
     step = max(1, _PIECE // stored.shape[1])
 
+    @np.errstate(invalid="ignore", over="ignore")  # weights may be infinite, or NaN
     def piece(first: int) -> None:
         rows = slice(first, first + step)
         blocks = stored[rows].reshape(-1, stored.shape[1] // layout.stored_bytes, layout.stored_bytes)
