@@ -22,7 +22,7 @@ class ModelIdentity:
     contract_version: int = CONTRACT_VERSION
     kv_type: str = ""
     activations: str = ""
-    """The package's kind, or the arithmetic of a device that computes other bits."""
+    """The package's kind, and the arithmetic of a device that computes other bits."""
     mtp_head: bool = False
     rope_scaling: str = "none"
 
@@ -37,7 +37,7 @@ class ModelIdentity:
             hashlib.sha256(files.encode()).hexdigest(),
             CONTRACT_VERSION,
             manifest.kv_type,
-            arithmetic or manifest.activations,
+            ", ".join(filter(None, (manifest.activations, arithmetic))),
             "draft" in manifest.graphs,
             "none" if scaling is None else str(scaling),
         )

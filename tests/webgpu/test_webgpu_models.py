@@ -73,7 +73,7 @@ def test_session_files(engine: Engine, exact: Engine, tmp_path: Path) -> None:
     request = engine.generate(PROMPT, cache=path, max_tokens=16, ignore_eos=True, temperature=0)
     request.run()
     assert request.ids == whole
-    with pytest.raises(TrigraphError, match="activations WebGPU plugin"):
+    with pytest.raises(TrigraphError, match="activations float32, WebGPU plugin"):
         exact.generate(PROMPT, cache=path)
 
 
@@ -83,5 +83,5 @@ def test_receipts(engine: Engine, exact: Engine) -> None:
     request.run()
     receipt = engine.receipt(request)
     assert engine.verify(receipt).equal
-    with pytest.raises(TrigraphError, match=r"the receipt is of model .*activations WebGPU plugin"):
+    with pytest.raises(TrigraphError, match=r"the receipt is of model .*activations float32, WebGPU plugin"):
         exact.verify(receipt)
