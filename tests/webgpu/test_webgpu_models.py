@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto
 
 from support.packages import Packages
+from support.seeing import SeeingPackages, prompt_of
 from support.webgpu import plugin
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
@@ -85,3 +86,15 @@ def test_receipts(engine: Engine, exact: Engine) -> None:
     assert engine.verify(receipt).equal
     with pytest.raises(TrigraphError, match=r"the receipt is of model .*activations float32, WebGPU plugin"):
         exact.verify(receipt)
+
+
+def test_text_where_images_could_be(packages: Packages, seeing: SeeingPackages) -> None:
+    """Text has the ids that it has without a tower; a prompt with an image fails with a sentence."""
+    plugin(TensorProto.FLOAT16)
+    with load(packages("tiny-dense", "Q8_0"), device="webgpu", context=256) as blind:
+        known = _ids(blind, [token % 250 for token in PROMPT], temperature=0)
+    with load(seeing("tiny-dense", "Q8_0"), device="webgpu", context=256) as other:
+        assert _ids(other, [token % 250 for token in PROMPT], temperature=0) == known
+        with pytest.raises(TrigraphError, match="webgpu does not read images yet; use --device cpu"):
+            other.generate(prompt_of(5, (2, 2), 3), max_tokens=2).run()
+        assert _ids(other, [token % 250 for token in PROMPT], temperature=0) == known

@@ -41,7 +41,7 @@ class WebGpuWeightSource(WeightSource):
         counts: Path,
     ) -> Sequence[str]:
         """Everything lies on the GPU, or the model is refused."""
-        loaded = models()
+        loaded = {name: model for name, model in models().items() if name != "vision"}  # refused when it is opened
         nodes = [node for model in loaded.values() for node in model.graph.node]
         self.reads_mapped = any(node.op_type == "GroupedExpertFFN" for node in nodes)
         self._positions = max((_positions(model.graph, state) for model in loaded.values()), default=0)

@@ -46,7 +46,6 @@ class Builder:
     def __init__(self, model: ModelProto) -> None:
         self.tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self.inputs = {value.name: value for value in model.graph.input}
-        self.outputs = {value.name for value in model.graph.output}
         values = (*model.graph.value_info, *model.graph.output)
         self.widths = {
             v.name: v.type.tensor_type.shape.dim[-1].dim_value for v in values if v.type.tensor_type.shape.dim

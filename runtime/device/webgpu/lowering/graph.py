@@ -12,6 +12,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto, helper
 
+from trigraph.custom_ops import DOMAIN
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.device.webgpu.lowering.attention import Attention
 from trigraph.runtime.device.webgpu.lowering.builder import MICROSOFT, Builder, Weight
@@ -26,6 +27,7 @@ _RESULTS = ("logits", "hidden")  # outputs with rows of a step
 def lower(model: ModelProto, positions: int) -> Mapping[str, Weight]:
     """Changes a model's graph; what it takes as inputs in place of stored tensors.
 
+    In packages with images it is for text: positions are those of the sequences, and rows of images come nowhere.
     `positions`: how many a text has at most. Raises TrigraphError for what the plugin cannot run.
     """
     lowering = _Lowering(model, positions)
@@ -40,10 +42,8 @@ class _Lowering:
 
     def __init__(self, model: ModelProto, positions: int) -> None:
         self.builder = b = Builder(model)
-        if "positions" in b.inputs:
-            raise TrigraphError(
-                "packages with images do not run on webgpu; export with --no-mmproj, or use --device cpu"
-            )
+        if "patches" in b.inputs:
+            raise TrigraphError("webgpu does not read images yet; use --device cpu")
         self._padded = "accepted" in b.inputs  # a draft may have any bits
         self._steps, self._last = (Rows(b, counted, padded=self._padded) for counted in ("input_ids", "past_lens"))
         self._attention = Attention(b, list(model.graph.node), self._steps, positions)
@@ -66,7 +66,9 @@ class _Lowering:
         inputs, outputs = [*map(self._inside, node.input)], [*map(self._inside, node.output)]
         if node.op_type == "TopToken":
             inputs = [*node.input]
-        if not node.domain or node.op_type in ON_CPU:
+        if "image_rows" in inputs:
+            self.builder.op("Identity", inputs[0], out=outputs[0])
+        elif not node.domain or node.op_type in ON_CPU:
             self._keep(node, inputs, outputs)
         elif (lowered := self._lowered.get(node.op_type)) is not None:
             lowered(inputs, outputs, _attributes(node))
@@ -128,7 +130,7 @@ class _Lowering:
     def _previous_rows(self, inputs: list[str], outputs: list[str], attributes: dict[str, Any]) -> None:
         """The CPU moves the rows of a prompt by one."""
         b, steps = self.builder, self._steps
-        shifted = b.op("PreviousRows", steps.cut(inputs[0]), *inputs[1:], domain="trigraph")
+        shifted = b.op("PreviousRows", steps.cut(inputs[0]), *inputs[1:], domain=DOMAIN)
         steps.pad(shifted, out=outputs[0])
 
 
