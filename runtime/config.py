@@ -21,7 +21,8 @@ class EngineConfig:
     """What `load` can be told. None leaves a choice to the engine; sizes of memory are in bytes."""
 
     device: str = "cpu"
-    """"cpu", "cuda", "cuda:N" for GPU number N, or "auto": a GPU where there is one."""
+    """"cpu", "cuda", "cuda:N" for GPU number N, "auto": that where there is one, or "webgpu": other GPUs, whose
+    texts may be others."""
     experts: str = "gpu"
     """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
     gpu_memory: int | None = None

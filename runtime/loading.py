@@ -99,7 +99,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     if device.library is not None:
-        manifest.check_library(library_version(device.name))
+        manifest.check_library(library_version(device.operators))
     no_draft = _no_draft(manifest, config.speculation)
     needed = weight_bytes + _WORKING_BYTES
     limits, sizes = _planned_state(manifest, config, device, weight_bytes)
@@ -117,7 +117,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     if source.reads_mapped:
         weights.read_ahead()
     tokenizer, template = texts.result()
-    identity, prefill_speed = ModelIdentity.of(manifest), PrefillSpeed()
+    identity, prefill_speed = ModelIdentity.of(manifest, device.arithmetic), PrefillSpeed()
     layout, repacking = _repacking(graphs, steps, weight_bytes, config)
     return Model(
         steps=steps,

@@ -22,12 +22,13 @@ class ModelIdentity:
     contract_version: int = CONTRACT_VERSION
     kv_type: str = ""
     activations: str = ""
+    """The package's kind, and the arithmetic of a device that computes other bits."""
     mtp_head: bool = False
     rope_scaling: str = "none"
 
     @classmethod
-    def of(cls, manifest: Manifest) -> ModelIdentity:
-        """The identity of a package's model."""
+    def of(cls, manifest: Manifest, arithmetic: str = "") -> ModelIdentity:
+        """The identity of a package's model; `arithmetic`: see Device."""
         scaling = manifest.config.rope_scaling
         tower = None if manifest.images is None else manifest.images.weights
         files = "".join(map(_described, [file for file in manifest.weight_files if file.location != tower]))
@@ -36,7 +37,7 @@ class ModelIdentity:
             hashlib.sha256(files.encode()).hexdigest(),
             CONTRACT_VERSION,
             manifest.kv_type,
-            manifest.activations,
+            ", ".join(filter(None, (manifest.activations, arithmetic))),
             "draft" in manifest.graphs,
             "none" if scaling is None else str(scaling),
         )

@@ -49,7 +49,7 @@ Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="Device: cpu, cuda (or cuda:N, GPU number N), or auto (a GPU if there is a usable one).",
+        help="Device: cpu, cuda (or cuda:N, GPU number N), auto (cuda if usable), or webgpu.",
         autocompletion=lambda: list(DEVICES),
     ),
 ]

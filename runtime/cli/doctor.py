@@ -37,8 +37,8 @@ def _lines(found: Examination) -> list[str]:
 def _verdict(finding: Finding) -> str:
     if finding.problem is not None:
         return f"does not run: {finding.problem}"
-    return (
-        f"differs in {', '.join(finding.differs)}"
-        if finding.differs
-        else f"agrees, weights {' and '.join(finding.weights)}"
-    )
+    if finding.differs:
+        return f"differs in {', '.join(finding.differs)}"
+    if finding.distance is not None:
+        return f"near: logits within {finding.distance:.1e} of the CPU's; no draft, cut or companion changes a bit"
+    return f"agrees, weights {' and '.join(finding.weights)}"

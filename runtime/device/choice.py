@@ -8,19 +8,21 @@ from trigraph.custom_ops import instruction_set, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda.device import open_cuda
 from trigraph.runtime.device.device import HOST, Device
+from trigraph.runtime.device.webgpu.device import open_webgpu
 
 EXPERTS = ("gpu", "cpu")
 """Where routed experts can be computed when the device is a GPU."""
 
-_ACCELERATORS: dict[str, Callable[[str, int], Device]] = {"cuda": open_cuda}
-"""By name, how to open the device of a number for one of EXPERTS, in the order in which `auto` tries them. Each raises
-TrigraphError that says what is missing."""
+_ACCELERATORS: dict[str, Callable[[str, int], Device]] = {"cuda": open_cuda, "webgpu": open_webgpu}
+"""By name, how to open the device of a number for one of EXPERTS. Each raises TrigraphError for what is missing."""
+_SAME_BITS = ("cuda",)  # in the order in which `auto` tries them: texts are those of the processor
 
 DEVICES = ("auto", "cpu", *_ACCELERATORS)
 
 
 def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
-    """The device of that name, one of DEVICES; `auto` is an accelerator where one can be used, else the processor.
+    """The device of that name, one of DEVICES; `auto` is one with the processor's bits where it can be
+    used, else that.
 
     A colon and a number behind an accelerator's name choose among several, from 0 on: `cuda:1`.
     `portable` graphs do without an operator library that is missing. Raises TrigraphError that says what is missing for
@@ -33,9 +35,9 @@ def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Devi
     if name in _ACCELERATORS:
         return _ACCELERATORS[name](experts, number)
     reasons = []
-    for open_accelerator in _ACCELERATORS.values() if name == "auto" else ():
+    for accelerator in _SAME_BITS if name == "auto" else ():
         try:
-            return open_accelerator(experts, 0)
+            return _ACCELERATORS[accelerator](experts, 0)
         except TrigraphError as error:
             reasons.append(str(error))
     return _open_cpu(portable, "; ".join(reasons) or None)

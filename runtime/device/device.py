@@ -34,13 +34,20 @@ class Device:
     """The execution provider that the operators are for."""
 
     name: ClassVar[str] = "cpu"
-    """What it is called in DEVICES, and in the name of its operator library."""
+    """What it is called in DEVICES."""
+    operators: ClassVar[str] = "cpu"
+    """What its operator library is called in the name of the file."""
     is_host: ClassVar[bool] = True
     """Whether memory is the host's, taken when it is first used, and threads run graphs side by side."""
     chunk: ClassVar[int] = 512
     """Tokens of a prompt in one step: more gain little."""
     most_pending: ClassVar[int] = 256
     """Most tokens of a sequence that its kernels verify in one step."""
+
+    @property
+    def arithmetic(self) -> str:
+        """Whose arithmetic computes rows where it is not our operators', to the bit; else empty."""
+        return ""
 
     @property
     def description(self) -> str:

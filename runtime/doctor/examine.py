@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
 
@@ -22,6 +23,7 @@ from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.bench.machine import processor
 from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.doctor.near import TOLERANCE
 
 RECORD = TINY_GGUF.with_name("recorded_bits.json")
 """Contract version, and hashes by model and part. `python -m trigraph.runtime.doctor.record` writes it."""
@@ -44,6 +46,8 @@ class Finding:
     """What is not as recorded: "logits of the trained model" ..."""
     problem: str | None = None
     """Why nothing was computed."""
+    distance: float | None = None
+    """Where bits are a device's own, the largest one of a logit from the CPU's, in parts of the largest logit."""
 
     @property
     def agrees(self) -> bool:
@@ -76,18 +80,21 @@ def examine(device: str = "cpu") -> Examination:
     """
     recorded = recorded_bits()
     kernels = list(instruction_sets())
-    if (name := open_device(device).name) != "cpu":
-        kernels.append(name)
+    opened = open_device(device)
+    if opened.name != "cpu" and not opened.arithmetic:
+        kernels.append(opened.name)
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
         packages = make_packages(Path(folder))
-        findings = tuple(_compare(one, packages, recorded) for one in kernels)
+        findings = [_compare(one, packages, recorded) for one in kernels]
+        if opened.arithmetic:
+            findings.append(_near(device, Path(folder)))
     return Examination(
         processor(),
         library_version(),
         ort.__version__,
         CONTRACT_VERSION,
         short_hash(recorded),
-        findings,
+        tuple(findings),
         absent_sets(),
     )
 
@@ -143,7 +150,13 @@ def compute(kernels: str, packages: Mapping[str, Path]) -> Mapping[str, Bits]:
         environment["TRIGRAPH_ISA"], device = kernels, "cpu"
     else:
         device = kernels
-    command = [sys.executable, "-m", "trigraph.runtime.doctor.bits", device, *map(str, packages.values())]
+    found = _run("bits", device, packages.values(), environment)
+    return {layout: dict(zip(packages, bits, strict=True)) for layout, bits in found.items()}
+
+
+def _run(module: str, device: str, folders: Iterable[Path], environment: Mapping[str, str]) -> Any:
+    """What a module of this package prints for packages, in a process of its own. Raises TrigraphError if it fails."""
+    command = [sys.executable, "-m", f"trigraph.runtime.doctor.{module}", device, *map(str, folders)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
     except subprocess.TimeoutExpired as error:
@@ -151,8 +164,24 @@ def compute(kernels: str, packages: Mapping[str, Path]) -> Mapping[str, Bits]:
     except subprocess.CalledProcessError as error:
         reason = error.stderr.strip().splitlines()[-1:] or [f"the process ended with status {error.returncode}"]
         raise TrigraphError(reason[0]) from error
-    found = json.loads(done.stdout)
-    return {layout: dict(zip(packages, bits, strict=True)) for layout, bits in found.items()}
+    return json.loads(done.stdout)
+
+
+def _near(device: str, folder: Path) -> Finding:
+    """What a device with an arithmetic of its own computes for the trained model, and for a dense one."""
+    write_synthetic("tiny-dense", dense := folder / "dense.gguf", quant="Q4_K_M")
+    packages = {"the trained model": (TINY_GGUF, folder / "trained"), "a dense model": (dense, folder / "dense")}
+    for source, package in packages.values():
+        export(source, package, ExportOptions(weights="reference", activations="float32"))
+    try:
+        found = _run("near", device, [package for _, package in packages.values()], os.environ)
+    except TrigraphError as error:
+        return Finding(device, problem=str(error))
+    differs = []
+    for model, one in zip(packages, found, strict=True):
+        differs += [f"logits of {model}, by {one['distance']:.1e}"] if one["distance"] > TOLERANCE else []
+        differs += [f"bits of {model} after {what}" for what in one["changed_by"]]
+    return Finding(device, differs=tuple(differs), distance=max(one["distance"] for one in found))
 
 
 def _compare(kernels: str, packages: Mapping[str, Path], recorded: Bits) -> Finding:

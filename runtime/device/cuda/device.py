@@ -38,6 +38,7 @@ class CudaDevice(Device):
     """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
 
     name: ClassVar[str] = "cuda"
+    operators: ClassVar[str] = "cuda"
     is_host: ClassVar[bool] = False
     chunk: ClassVar[int] = 1024
     most_pending: ClassVar[int] = 29  # as many as kernels hold in shared memory

@@ -253,7 +253,7 @@ def _waits(request: Handle, ticket: Ticket) -> bool:
 
 def fingerprint(engine: Engine) -> str:
     """A hash of all that decides the tokens of a completion, beside its request."""
-    library = "bodies" if engine.model.device.library is None else library_version(engine.model.device.name)
+    library = "bodies" if engine.model.device.library is None else library_version(engine.model.device.operators)
     tower = "" if engine.model.vision is None else engine.model.vision.sha256
     parts = [str(engine.identity), engine.identity.weights, tower, library, engine.context, *astuple(Software.here())]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]

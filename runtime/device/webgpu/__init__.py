@@ -1,0 +1,1 @@
+"""AMD, Intel and Apple GPUs, by ONNX Runtime's WebGPU plugin: its operators in place of ours."""

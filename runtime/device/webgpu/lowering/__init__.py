@@ -1,0 +1,1 @@
+"""Graphs of a package in operators of the WebGPU plugin."""

@@ -1,0 +1,100 @@
+"""Whole models on a GPU with 16-bit floats, or a software one: near the CPU's logits, and one text in any way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto
+
+from support.packages import Packages
+from support.seeing import SeeingPackages, prompt_of
+from support.webgpu import plugin
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, load
+from trigraph.runtime.doctor.near import TOLERANCE, nearness
+
+PROMPT = [(7 * i * i + 3) % 2000 for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(packages: Packages) -> Path:
+    """The trained model, which has experts."""
+    plugin(TensorProto.FLOAT16)
+    return packages("trained", "Q8_0", activations="float32")
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Iterator[Engine]:
+    with load(folder, device="webgpu", context=256, sequences=3) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def exact(folder: Path) -> Iterator[Engine]:
+    with load(folder, context=256) as engine:
+        yield engine
+
+
+def _ids(engine: Engine, prompt: list[int] = PROMPT, **options: float) -> list[int]:
+    request = engine.generate(prompt, max_tokens=16, ignore_eos=True, **options)  # type: ignore[arg-type]
+    request.run()
+    return request.ids
+
+
+@pytest.mark.parametrize(("geometry", "quant"), [("trained", "Q8_0"), ("tiny-dense", "Q4_K_M"), ("tiny-next", "Q6_K")])
+def test_nearness(geometry: str, quant: str, packages: Packages) -> None:
+    plugin(TensorProto.FLOAT16)
+    found = nearness(packages(geometry, quant, activations="float32"), "webgpu")
+    assert found.distance < TOLERANCE
+    assert found.changed_by == ()
+
+
+def test_ids_of_the_cpu(engine: Engine, exact: Engine) -> None:
+    assert _ids(engine, temperature=0) == _ids(exact, temperature=0)
+
+
+def test_drafts_and_batches(folder: Path, engine: Engine) -> None:
+    """Neither changes a text, greedy or sampled."""
+    with load(folder, device="webgpu", context=256, speculation=False) as plain:
+        for options in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
+            known = [_ids(plain, PROMPT[i:], **options) for i in range(3)]
+            requests = [
+                engine.generate(PROMPT[i:], max_tokens=16, ignore_eos=True, **options)  # type: ignore[arg-type]
+                for i in range(3)
+            ]
+            for request in requests:
+                request.run()
+            assert [request.ids for request in requests] == known
+
+
+def test_session_files(engine: Engine, exact: Engine, tmp_path: Path) -> None:
+    """A text goes on from a file with the same bits, on this arithmetic alone."""
+    whole, path = _ids(engine, temperature=0), tmp_path / "session"
+    engine.generate(PROMPT[:30], cache=path, max_tokens=1).run()
+    request = engine.generate(PROMPT, cache=path, max_tokens=16, ignore_eos=True, temperature=0)
+    request.run()
+    assert request.ids == whole
+    with pytest.raises(TrigraphError, match="activations float32, WebGPU plugin"):
+        exact.generate(PROMPT, cache=path)
+
+
+def test_receipts(engine: Engine, exact: Engine) -> None:
+    """They state the arithmetic, which alone can check them."""
+    request = engine.generate(PROMPT, max_tokens=12, temperature=1, seed=3, receipt=True)
+    request.run()
+    receipt = engine.receipt(request)
+    assert engine.verify(receipt).equal
+    with pytest.raises(TrigraphError, match=r"the receipt is of model .*activations float32, WebGPU plugin"):
+        exact.verify(receipt)
+
+
+def test_text_where_images_could_be(packages: Packages, seeing: SeeingPackages) -> None:
+    """Text has the ids that it has without a tower; a prompt with an image fails with a sentence."""
+    plugin(TensorProto.FLOAT16)
+    with load(packages("tiny-dense", "Q8_0"), device="webgpu", context=256) as blind:
+        known = _ids(blind, [token % 250 for token in PROMPT], temperature=0)
+    with load(seeing("tiny-dense", "Q8_0"), device="webgpu", context=256) as other:
+        assert _ids(other, [token % 250 for token in PROMPT], temperature=0) == known
+        with pytest.raises(TrigraphError, match="webgpu does not read images yet; use --device cpu"):
+            other.generate(prompt_of(5, (2, 2), 3), max_tokens=2).run()
+        assert _ids(other, [token % 250 for token in PROMPT], temperature=0) == known
