@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trigraph.custom_ops import instruction_set, library_path
 from trigraph.models.errors import TrigraphError
@@ -12,14 +12,25 @@ from trigraph.runtime.device.device import HOST, Device
 EXPERTS = ("gpu", "cpu")
 """Where routed experts can be computed when the device is a GPU."""
 
-_ACCELERATORS: dict[str, Callable[[str, int], Device]] = {"cuda": open_cuda}
-"""By name, how to open the device of a number for one of EXPERTS, in the order in which `auto` tries them. Each raises
-TrigraphError that says what is missing."""
+_ACCELERATORS: dict[str, Callable[[int], Device]] = {"cuda": open_cuda}
+"""By name, how to open the device of a number, in the order in which `auto` tries them. Each raises TrigraphError that
+says what is missing."""
 
 DEVICES = ("auto", "cpu", *_ACCELERATORS)
 
 
-def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
+def open_devices(names: str, portable: bool = False) -> Sequence[Device]:
+    """The devices of these names, between commas: the layers of a model are the first one's, then the next one's.
+
+    Several must be GPUs, of which one may be named twice. Raises TrigraphError as `open_device` does.
+    """
+    found = [open_device(name, portable) for name in names.split(",")]
+    if len(found) > 1 and any(device.is_host for device in found):
+        raise TrigraphError(f"device is {names}; only GPUs can be several, and the CPU computes what does not fit them")
+    return found
+
+
+def open_device(name: str, portable: bool = False) -> Device:
     """The device of that name, one of DEVICES; `auto` is an accelerator where one can be used, else the processor.
 
     A colon and a number behind an accelerator's name choose among several, from 0 on: `cuda:1`.
@@ -27,15 +38,14 @@ def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Devi
     a device that was asked for: no other one is taken in its place.
     """
     name, number = _numbered(name)
-    for what, value, values in (("device", name, DEVICES), ("experts", experts, EXPERTS)):
-        if value not in values:
-            raise TrigraphError(f"{what} is {value}; it must be one of {', '.join(values)}")
+    if name not in DEVICES:
+        raise TrigraphError(f"device is {name}; it must be one of {', '.join(DEVICES)}")
     if name in _ACCELERATORS:
-        return _ACCELERATORS[name](experts, number)
+        return _ACCELERATORS[name](number)
     reasons = []
     for open_accelerator in _ACCELERATORS.values() if name == "auto" else ():
         try:
-            return open_accelerator(experts, 0)
+            return open_accelerator(0)
         except TrigraphError as error:
             reasons.append(str(error))
     return _open_cpu(portable, "; ".join(reasons) or None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -11,6 +11,7 @@ import onnxruntime as ort
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.parts.placement import GpuShare
 
 
 class WeightSource:
@@ -20,23 +21,13 @@ class WeightSource:
         self.mapped = mapped
         self.reads_mapped = True
         """Whether steps read weights in the mapped files, and not in copies alone."""
-        self.host_layers = 0
-        """How many of the trunk's layers the CPU computes in a device's place, the first ones."""
 
-    def place(
-        self,
-        models: Callable[[], Mapping[str, onnx.ModelProto]],
-        state: Mapping[str, int],
-        budget: int | None,
-        counts: Path,
-    ) -> Sequence[str]:
-        """Decides which weights and state lie on a device, before any graph is adapted; what the user should know.
+    def place(self, share: GpuShare, experts: Mapping[str, int], counts: Path) -> None:
+        """Says what lies on a device, before any graph is adapted.
 
-        `models`: loads the graphs by name. `state`: bytes of the state tensors by name. `budget`: bytes that weights
-        and state may take; None for what is free. `counts`: the file that says from one start to the next how often
-        experts were chosen. Raises TrigraphError for a budget that is too small.
+        `experts`: how many each layer of the model has. `counts`: the file that says from one start to the next how
+        often they were chosen.
         """
-        return ()
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to one that reads these weights; whether anything was changed."""

@@ -1,0 +1,131 @@
+"""A model in parts: consecutive layers, each on a device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.choice import EXPERTS, open_device, open_devices
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.parts.experts import weights_of
+from trigraph.runtime.device.parts.layers import state_layer
+from trigraph.runtime.device.parts.placing import placed
+from trigraph.runtime.device.weight_source import WeightSource
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive layers of the trunk on a device: first those with the embedding, last those with all behind them."""
+
+    device: Device
+    source: WeightSource
+    end: int = 0
+    """How many of the trunk's layers it and the parts before it have; of no meaning for the last one."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a model may take of devices, whose layers follow each other."""
+
+    devices: Sequence[Device]
+    budgets: Sequence[int] | None = None
+    """Bytes for weights, state and what steps need, by device; None for what is free."""
+    split: Sequence[float] | None = None
+    """How many of the layers each device gets, in proportion; None where bytes decide."""
+    experts: bool = True
+    """Whether routed experts may lie on GPUs."""
+
+    @classmethod
+    def of(
+        cls,
+        device: str,
+        gpu_memory: int | Sequence[int] | None = None,
+        split: Sequence[float] | None = None,
+        experts: str = "gpu",
+        *,
+        portable: bool = False,
+    ) -> Room:
+        """From the settings of an engine, of which it raises TrigraphError for those that cannot be."""
+        if experts not in EXPERTS:
+            raise TrigraphError(f"experts is {experts}; it must be one of {', '.join(EXPERTS)}")
+        devices = open_devices(device, portable)
+        given = [gpu_memory] * len(devices) if isinstance(gpu_memory, int) else gpu_memory
+        values: Sequence[float] | None
+        for name, values in (("gpu_memory", given), ("split", split)):
+            if values is None:
+                continue
+            if device == "cpu":
+                raise TrigraphError(f"{name} is for a GPU, and the device is cpu; add --device cuda, or leave it out")
+            if len(values) != len(devices):
+                raise TrigraphError(f"{name} has {len(values)} values for {device}; give one for each device")
+        for share in split or ():
+            check("split", share, float, lambda found: found > 0, "above 0")
+        for budget, found in zip(given or (), devices, strict=False):
+            check("gpu_memory", budget, int, lambda found: found >= 1, "1 or more")
+            if (total := found.total_memory()) is not None and budget > total:
+                name = "the GPU" if len(devices) == 1 else found.label
+                raise TrigraphError(
+                    f"gpu_memory is {budget / 1e9:,.2f} GB, and {name} has {total / 1e9:,.2f} GB in all"
+                )
+        return cls(devices, given, split, experts == "gpu")
+
+    def nbytes(self, unknown: int = 0) -> Sequence[int]:
+        """Bytes by device, at most those that are free, which are `unknown` where the system does not say."""
+        times = Counter(device.label for device in self.devices)
+        free = [(device.free_memory() or unknown) // times[device.label] for device in self.devices]
+        return free if self.budgets is None else [min(pair) for pair in zip(free, self.budgets, strict=True)]
+
+    def parts(
+        self,
+        mapped: MappedWeights,
+        threads: int,
+        models: Mapping[str, Callable[[], onnx.ModelProto]],
+        state: Mapping[str, int],
+        counts: Path,
+    ) -> tuple[Sequence[Part], Sequence[str]]:
+        """The parts, and what the user should know of them.
+
+        `models`: load the graphs. `state`: bytes of the state tensors by name. `counts`: the file that says from one
+        start to the next how often experts were chosen. Raises TrigraphError for budgets that are too small.
+        """
+        *_, last = self.devices
+        if last.is_host:
+            return [Part(last, WeightSource(mapped))], ()
+        weights = weights_of({name: load() for name, load in models.items()}, state)
+        placement = placed(
+            weights,
+            sum(state.values()),
+            self.nbytes(),
+            given=self.budgets is not None,
+            experts=self.experts,
+            split=self.split or (),
+        )
+        parts = []
+        if placement.host_layers:
+            parts.append(Part(open_device("cpu"), WeightSource(mapped), placement.host_layers))
+        for device, gpu, end in zip(self.devices, placement.gpus, placement.ends, strict=True):
+            if gpu.weights.blocks or device is last:
+                source = device.weight_source(mapped, threads)
+                source.place(gpu, placement.experts, counts)
+                parts.append(Part(device, source, end))
+        told = len(parts) > 1 or placement.is_split
+        return parts, [placement.sentence([device.label for device in self.devices])] if told else []
+
+
+def state_devices(parts: Sequence[Part], tensors: Sequence[str]) -> Mapping[str, Device]:
+    """Where each state tensor lies: beside the layer that it is of, or with what is behind the layers."""
+    *before, last = parts
+
+    def device(tensor: str) -> Device:
+        layer = state_layer(tensor)
+        found = (part.device for part in before if layer is not None and layer < part.end)
+        return next(found, last.device)
+
+    return {tensor: device(tensor) for tensor in tensors}
