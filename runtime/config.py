@@ -130,7 +130,10 @@ _FOREIGN = {
     **dict.fromkeys(
         ("temperature", "max_tokens", "seed", "top_p", "top_k"), "requests have it: engine.generate(prompt, ...)"
     ),
-    **dict.fromkeys(("tensor_parallel_size", "split_mode", "tensor_split"), 'a model runs on one GPU: device="cuda:1"'),
+    **dict.fromkeys(
+        ("tensor_parallel_size", "split_mode", "main_gpu"), 'use device="cuda:0,cuda:1", or "cuda:1" for the second GPU'
+    ),
+    "tensor_split": 'use split, with device="cuda:0,cuda:1"',
     **dict.fromkeys(("dtype", "quantization", "torch_dtype", "load_in_4bit"), "the file says so; choose another file"),
     **dict.fromkeys(("use_mmap", "use_mlock", "flash_attn", "verbose"), "not needed"),
 }

@@ -25,7 +25,7 @@ from trigraph.runtime.config import REPACK, EngineConfig, Settings, configured
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage
-from trigraph.runtime.device.parts.parts import Part, Room, state_devices
+from trigraph.runtime.device.parts.parts import Memories, Part, state_devices
 from trigraph.runtime.device.parts.placing import WORKING_BYTES
 from trigraph.runtime.device.repack.weights import repacked_weights
 from trigraph.runtime.engine import Engine
@@ -93,8 +93,8 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
-    room = Room.of(config.device, config.gpu_memory, config.split, config.experts, portable=manifest.portable)
-    *_, device = room.devices
+    memories = Memories.of(config.device, config.gpu_memory, config.split, config.experts, portable=manifest.portable)
+    *_, device = memories.devices
     if manifest.drafter is not None and not device.is_host:
         raise TrigraphError("block drafters run on the CPU only: use --device cpu, or export without --draft-model")
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
@@ -102,7 +102,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         manifest.check_library(library_version(device.name))
     no_draft = _no_draft(manifest, config.speculation)
     needed = weight_bytes + _WORKING_BYTES
-    limits, sizes = _planned_state(manifest, config, room, weight_bytes)
+    limits, sizes = _planned_state(manifest, config, memories, weight_bytes)
     enough_memory = partial(explained_shortage, f"{folder}: the model", needed, "close other programs")
     parts: Sequence[Part]
     placed: Sequence[str] = ()
@@ -114,7 +114,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
             allowed, names = manifest.weight_paths(folder), _graph_names(manifest, no_draft)
             models = {name: partial(load_checked, folder / f"{name}.onnx", allowed) for name in names}
             nbytes = sizes.nbytes(manifest.state)
-            parts, placed = room.parts(weights, threads, models, nbytes, folder / EXPERT_COUNTS)
+            parts, placed = memories.parts(weights, threads, models, nbytes, folder / EXPERT_COUNTS)
         graphs = PackageGraphs(folder, manifest, parts, threads, progress)
     devices = state_devices(parts, [tensor.name for tensor in manifest.state])
     state = State(manifest.state, limits, sizes, devices, double_buffered=device.library is None)
@@ -231,16 +231,16 @@ def _repacking(
 
 
 def _planned_state(
-    manifest: Manifest, config: EngineConfig, room: Room, weight_bytes: int
+    manifest: Manifest, config: EngineConfig, memories: Memories, weight_bytes: int
 ) -> tuple[StateLimits, StateSizes]:
     """How long sequences may be, and how much memory state takes."""
     budgets = Budgets(config.sequences, config.kv_memory, config.checkpoint_memory, config.memory_share)
-    *_, device = room.devices
+    *_, device = memories.devices
     double_buffered, free = device.library is None, None
     at_once = double_buffered or not device.is_host  # each step copies all of the state, or the device takes it
     if not double_buffered:
-        working = _WORKING_BYTES if device.is_host else len(room.devices) * WORKING_BYTES
-        free = max(0, sum(room.nbytes(_UNKNOWN_MEMORY)) - weight_bytes - working)
+        working = _WORKING_BYTES if device.is_host else len(memories.devices) * WORKING_BYTES
+        free = max(0, sum(memories.nbytes(_UNKNOWN_MEMORY)) - weight_bytes - working)
     context = config.context
     if context is None:
         asked = free if config.context_by_memory else None

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 
 from trigraph.models.checks import check
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.device.choice import EXPERTS, open_device, open_devices
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
@@ -31,8 +32,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a model may take of devices, whose layers follow each other."""
+class Memories:
+    """The devices of a model, whose layers follow each other, and what it may take of each."""
 
     devices: Sequence[Device]
     budgets: Sequence[int] | None = None
@@ -43,38 +44,30 @@ class Room:
     """Whether routed experts may lie on GPUs."""
 
     @classmethod
-    def of(
-        cls,
-        device: str,
-        gpu_memory: int | Sequence[int] | None = None,
-        split: Sequence[float] | None = None,
-        experts: str = "gpu",
-        *,
-        portable: bool = False,
-    ) -> Room:
-        """From the settings of an engine, of which it raises TrigraphError for those that cannot be."""
+    def of(cls, names: str, gpu_memory: Any, split: Any, experts: str, *, portable: bool = False) -> Memories:
+        """As an engine's settings have them, unchecked. Raises TrigraphError for settings that cannot be."""
         if experts not in EXPERTS:
             raise TrigraphError(f"experts is {experts}; it must be one of {', '.join(EXPERTS)}")
-        devices = open_devices(device, portable)
-        given = [gpu_memory] * len(devices) if isinstance(gpu_memory, int) else gpu_memory
-        values: Sequence[float] | None
-        for name, values in (("gpu_memory", given), ("split", split)):
+        devices = open_devices(names, portable)
+        if gpu_memory is not None and not isinstance(gpu_memory, list | tuple):
+            gpu_memory = [gpu_memory] * len(devices)
+        for name, values, kind, least in (
+            ("gpu_memory", gpu_memory, int, "1 or more"),
+            ("split", split, float, "above 0"),
+        ):
             if values is None:
                 continue
-            if device == "cpu":
+            if names == "cpu":
                 raise TrigraphError(f"{name} is for a GPU, and the device is cpu; add --device cuda, or leave it out")
-            if len(values) != len(devices):
-                raise TrigraphError(f"{name} has {len(values)} values for {device}; give one for each device")
-        for share in split or ():
-            check("split", share, float, lambda found: found > 0, "above 0")
-        for budget, found in zip(given or (), devices, strict=False):
-            check("gpu_memory", budget, int, lambda found: found >= 1, "1 or more")
-            if (total := found.total_memory()) is not None and budget > total:
-                name = "the GPU" if len(devices) == 1 else found.label
-                raise TrigraphError(
-                    f"gpu_memory is {budget / 1e9:,.2f} GB, and {name} has {total / 1e9:,.2f} GB in all"
-                )
-        return cls(devices, given, split, experts == "gpu")
+            if not isinstance(values, list | tuple) or len(values) != len(devices):
+                raise TrigraphError(f"{name} is {quote(values)}, and the device {names}; give one number for each GPU")
+            for value in values:
+                check(name, value, kind, lambda found: found > 0, least)
+        for budget, device in zip(gpu_memory or (), devices, strict=False):
+            if (total := device.total_memory()) is not None and budget > total:
+                gpu = "the GPU" if len(devices) == 1 else device.label
+                raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and {gpu} has {total / 1e9:,.2f} GB in all")
+        return cls(devices, gpu_memory, split, experts == "gpu")
 
     def nbytes(self, unknown: int = 0) -> Sequence[int]:
         """Bytes by device, at most those that are free, which are `unknown` where the system does not say."""

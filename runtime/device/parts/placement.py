@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,15 +123,14 @@ class Placement:
                 )
             held, of_each = f"the GPU holds {gpu.held}", f"at most {on_gpus[0]} of the GPU's"
         else:
-            last, first = len(self.gpus) - 1, self.host_layers
-            of_each = " and ".join(f"{size} of {name}" for name, size in zip(names, on_gpus, strict=True))
-            of_each, held = f"at most {of_each}", ""
-            for number, (name, gpu, end) in enumerate(zip(names, self.gpus, self.ends, strict=True)):
-                held += f"{name} holds {_layers(first, end)}{' and what follows' * (number == last)}, {gpu.held}; "
-                first = end
-            held = held.removesuffix("; ")
+            of_each = "at most " + ", ".join(f"{size} of {name}'s" for name, size in zip(names, on_gpus, strict=True))
+            starts, behind = [self.host_layers, *self.ends], [""] * (len(self.gpus) - 1) + [" and the output head"]
+            held = "; ".join(
+                f"{name} holds {_layers(*pair)}{more}, {gpu.held}"
+                for name, pair, more, gpu in zip(names, pairwise(starts), behind, self.gpus, strict=True)
+            )
         if not self.host_bytes:
-            return f"{held}; a token reads {of_each}"
+            return f"{held}; a token reads {of_each} memory"
         theirs = ["the other experts"] if self.is_split else []
         size = f"{self.host_bytes / 1e9:,.1f} GB"
         if self.host_layers:
