@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +13,7 @@ from typing import TypeVar, Unpack
 
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
-from trigraph.exporter.package.external import load_checked, load_graph
+from trigraph.exporter.package.external import load_graph
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
@@ -25,11 +25,10 @@ from trigraph.runtime.config import REPACK, EngineConfig, Settings, configured
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage
-from trigraph.runtime.device.parts.parts import Memories, Part, state_devices
 from trigraph.runtime.device.parts.placing import WORKING_BYTES
-from trigraph.runtime.device.repack.weights import repacked_weights
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.execution.package_graphs import PackageGraphs
+from trigraph.runtime.execution.package_graphs import PackageGraphs, load_graphs
+from trigraph.runtime.execution.parts import Memories, state_devices
 from trigraph.runtime.execution.pending import with_pending
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking, begin_repacking
@@ -104,17 +103,12 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     needed = weight_bytes + _WORKING_BYTES
     limits, sizes = _planned_state(manifest, config, memories, weight_bytes)
     enough_memory = partial(explained_shortage, f"{folder}: the model", needed, "close other programs")
-    parts: Sequence[Part]
-    placed: Sequence[str] = ()
     with enough_memory():
         weights = MappedWeights(manifest.weight_paths(folder))
-        if config.repack == "on":
-            parts = [Part(device, repacked_weights(weights, device))]
-        else:
-            allowed, names = manifest.weight_paths(folder), _graph_names(manifest, no_draft)
-            models = {name: partial(load_checked, folder / f"{name}.onnx", allowed) for name in names}
-            nbytes = sizes.nbytes(manifest.state)
-            parts, placed = memories.parts(weights, threads, models, nbytes, folder / EXPERT_COUNTS)
+        models = partial(load_graphs, folder, manifest, _graph_names(manifest, no_draft))
+        state_bytes, counts = sizes.nbytes(manifest.state), folder / EXPERT_COUNTS
+        repacked = config.repack == "on"
+        parts, placed = memories.parts(weights, threads, models, state_bytes, counts, repacked=repacked)
         graphs = PackageGraphs(folder, manifest, parts, threads, progress)
     devices = state_devices(parts, [tensor.name for tensor in manifest.state])
     state = State(manifest.state, limits, sizes, devices, double_buffered=device.library is None)

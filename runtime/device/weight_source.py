@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime as ort
@@ -11,7 +12,6 @@ import onnxruntime as ort
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.mapped_weights import MappedWeights
-from trigraph.runtime.device.parts.placement import GpuShare
 
 
 class WeightSource:
@@ -22,11 +22,11 @@ class WeightSource:
         self.reads_mapped = True
         """Whether steps read weights in the mapped files, and not in copies alone."""
 
-    def place(self, share: GpuShare, experts: Mapping[str, int], counts: Path) -> None:
+    def place(self, share: Any, experts: Mapping[str, int], counts: Path) -> None:
         """Says what lies on a device, before any graph is adapted.
 
-        `experts`: how many each layer of the model has. `counts`: the file that says from one start to the next how
-        often they were chosen.
+        `share`: the GpuShare of a device that is a GPU. `experts`: how many each layer of the model has. `counts`: the
+        file that says from one start to the next how often they were chosen.
         """
 
     def adapt(self, model: onnx.ModelProto) -> bool:

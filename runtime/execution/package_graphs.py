@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,20 @@ from trigraph.exporter.package.external import load_checked
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.parts.layers import cut
-from trigraph.runtime.device.parts.parts import Part
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.layered_graph import LayeredGraph
+from trigraph.runtime.execution.parts import Part
 from trigraph.runtime.execution.pending import resize
 from trigraph.runtime.execution.sessions import Graph, SessionGraph, open_session
 from trigraph.runtime.execution.tower import TowerGraph
 from trigraph.runtime.state.state import State
 
 _LAYERED = ("prefill", "verify")  # the graphs of the trunk
+
+
+def load_graphs(folder: Path, manifest: Manifest, names: Sequence[str]) -> Mapping[str, onnx.ModelProto]:
+    """The graphs of a package by name, as their files have them. Raises TrigraphError for a damaged one."""
+    return {name: load_checked(folder / f"{name}.onnx", manifest.weight_paths(folder)) for name in names}
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class PackageGraphs:
 
     def load(self, name: str) -> onnx.ModelProto:
         """The graph of that name as its file has it. Raises TrigraphError for a damaged one."""
-        return load_checked(self.folder / f"{name}.onnx", self.manifest.weight_paths(self.folder))
+        return load_graphs(self.folder, self.manifest, [name])[name]
 
     def prepare(self, name: str) -> Sequence[PreparedGraph]:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""

@@ -21,12 +21,12 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device import choice
 from trigraph.runtime.device.exchange import Array
-from trigraph.runtime.device.parts.parts import Part
 from trigraph.runtime.device.repack import weights as repacked
 from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights, _Plain
 from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.execution import repacking
 from trigraph.runtime.execution.package_graphs import PackageGraphs
+from trigraph.runtime.execution.parts import Part
 
 pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="weights are repacked for the CPU")
 sets = pytest.mark.parametrize("isa", SIDE_BY_SIDE, indirect=True)

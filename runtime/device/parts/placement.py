@@ -17,7 +17,7 @@ class GpuShare:
     """What a GPU has of a model: consecutive layers, and the last one all that is behind them."""
 
     weights: Weights
-    """Those of its layers, of which the host has some experts."""
+    """All that its layers read; of routed experts the host has some."""
     state_bytes: int
     """On the GPU."""
     slots: Mapping[str, int]

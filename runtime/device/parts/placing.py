@@ -25,7 +25,7 @@ def place(
     """What GPUs hold that may take `budgets` bytes: trunk and state, the MTP head's experts, then as many as fit.
 
     If trunk and state do not fit, no more layers than need be are the CPU's, the first ones. Of the others the first
-    GPU is filled, then the next one, and a layer is left for each; or they get layers in the proportions `split`. The
+    GPU is filled, then the next one, and a layer is left for each if it fits; or they get shares `split` of them. The
     layers of a GPU get equally many experts, the first of them one more, and none without `experts`. Raises
     TrigraphError when the last budget does not hold what is behind the layers.
     """
@@ -34,7 +34,8 @@ def place(
     def fitting(first: int, of_each: int) -> list[int] | None:
         """The ends of GPUs but the last, with so many layers before the first one and experts of each layer."""
         sizes = _sizes(weights, state_bytes, first, of_each, copies=len(rooms) > 1)
-        return _ends(sizes, rooms, first, split)
+        found = (_ends(sizes, rooms, first, split, spared=spared) for spared in (1, 0))
+        return next((ends for ends in found if ends is not None), None)
 
     for first in range(len(weights.blocks) + 1):
         if (ends := fitting(first, 0)) is not None:
@@ -71,14 +72,16 @@ def _sizes(weights: Weights, state_bytes: int, first: int, experts: int, *, copi
     return sizes[first:]
 
 
-def _ends(sizes: Sequence[int], rooms: Sequence[int], first: int, split: Sequence[float]) -> list[int] | None:
+def _ends(
+    sizes: Sequence[int], rooms: Sequence[int], first: int, split: Sequence[float], *, spared: int
+) -> list[int] | None:
     """The end of each GPU's layers but the last one's, which has the rest; None where these do not fit.
 
-    `sizes`: of layers from the first on, and of what is behind them.
+    `sizes`: of layers from the first on, and of what is behind them. `spared`: layers for each GPU that follows.
     """
     layers, start, ends = len(sizes) - 1, 0, list[int]()
     for number, room in enumerate(rooms[:-1]):
-        end, most = start, layers - (len(rooms) - 1 - number)  # a layer for each GPU that follows
+        end, most = start, layers - spared * (len(rooms) - 1 - number)
         if split:
             end = round(layers * sum(split[: number + 1]) / sum(split))
         while not split and end < most and sum(sizes[start : end + 1]) <= room:

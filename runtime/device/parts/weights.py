@@ -59,7 +59,7 @@ class Weights:
     """The trunk's layers, which `trunk_bytes` includes."""
 
     shared_bytes: int = 0
-    """Those of `trunk_bytes` that the first layer reads, and what is behind the layers too: a tied embedding."""
+    """The part of `trunk_bytes` that the first layer reads, and what is behind the layers too: a tied embedding."""
 
     @property
     def nbytes(self) -> int:

@@ -18,6 +18,7 @@ from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.parts.experts import weights_of
 from trigraph.runtime.device.parts.layers import state_layer
 from trigraph.runtime.device.parts.placing import placed
+from trigraph.runtime.device.repack.weights import repacked_weights
 from trigraph.runtime.device.weight_source import WeightSource
 
 
@@ -79,19 +80,22 @@ class Memories:
         self,
         mapped: MappedWeights,
         threads: int,
-        models: Mapping[str, Callable[[], onnx.ModelProto]],
+        models: Callable[[], Mapping[str, onnx.ModelProto]],
         state: Mapping[str, int],
         counts: Path,
+        *,
+        repacked: bool,
     ) -> tuple[Sequence[Part], Sequence[str]]:
         """The parts, and what the user should know of them.
 
-        `models`: load the graphs. `state`: bytes of the state tensors by name. `counts`: the file that says from one
-        start to the next how often experts were chosen. Raises TrigraphError for budgets that are too small.
+        `models`: loads the graphs by name. `state`: bytes of the state tensors by name. `counts`: the file that says
+        from one start to the next how often experts were chosen. `repacked`: weights, which the CPU alone reads. Raises
+        TrigraphError for that on a GPU, and for budgets that are too small.
         """
         *_, last = self.devices
-        if last.is_host:
-            return [Part(last, WeightSource(mapped))], ()
-        weights = weights_of({name: load() for name, load in models.items()}, state)
+        if repacked or last.is_host:
+            return [Part(last, repacked_weights(mapped, last) if repacked else WeightSource(mapped))], ()
+        weights = weights_of(models(), state)
         placement = placed(
             weights,
             sum(state.values()),
