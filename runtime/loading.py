@@ -28,7 +28,7 @@ from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.device.parts.placing import WORKING_BYTES
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs, load_graphs
-from trigraph.runtime.execution.parts import Memories, state_devices
+from trigraph.runtime.execution.parts import Memories, state_device
 from trigraph.runtime.execution.pending import with_pending
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking, begin_repacking
@@ -110,7 +110,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         repacked = config.repack == "on"
         parts, placed = memories.parts(weights, threads, models, state_bytes, counts, repacked=repacked)
         graphs = PackageGraphs(folder, manifest, parts, threads, progress)
-    devices = state_devices(parts, [tensor.name for tensor in manifest.state])
+    devices = {tensor.name: state_device(parts, tensor.name) for tensor in manifest.state}
     state = State(manifest.state, limits, sizes, devices, double_buffered=device.library is None)
     with enough_memory():
         chunk = device.chunk if config.chunk is None else config.chunk

@@ -49,8 +49,7 @@ Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="Device: cpu, cuda (or cuda:N, GPU number N), auto (a GPU if there is a usable one), or several GPUs, "
-        "such as cuda:0,cuda:1.",
+        help="Device: cpu, cuda (or GPUs: cuda:1, or cuda:0,cuda:1), or auto (a GPU if one is usable).",
         autocompletion=lambda: list(DEVICES),
     ),
 ]

@@ -6,15 +6,13 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import parse_bytes
 
 
-def parse_sizes(option: str, text: str | None) -> int | list[int] | None:
-    """One of `parse_bytes`, or several between commas."""
-    if text is None or "," not in text:
-        return parse_bytes(option, text)
-    return [size for part in text.split(",") if (size := parse_bytes(option, part)) is not None]
+def parse_sizes(option: str, text: str | None) -> list[int] | None:
+    """Numbers of `parse_bytes` between commas; None where the option is not given."""
+    return None if text is None else [parse_bytes(option, part) or 0 for part in text.split(",")]
 
 
 def parse_shares(option: str, text: str | None) -> list[float] | None:
-    """Numbers above 0 between commas; None where the option is not given."""
+    """Numbers between commas; None where the option is not given."""
     try:
         return None if text is None else [float(part) for part in text.split(",")]
     except ValueError:

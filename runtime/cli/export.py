@@ -148,8 +148,7 @@ def inspect(
     description = describe(path, context or None, files.mmproj, files.draft_model)
     if graph is not None:
         write_picture(path, graph, context)
-    if memory := parse_sizes("--gpu-memory", gpu_memory):
-        sizes = [memory] if isinstance(memory, int) else memory
+    if sizes := parse_sizes("--gpu-memory", gpu_memory):
         names = [f"cuda:{number}" for number in range(len(sizes))]
         say(f"with --gpu-memory {gpu_memory}: {_placed(path, description, sizes).sentence(names)}")
     _show(description, as_json=as_json)
@@ -174,7 +173,7 @@ def _placed(path: Path, description: Description, sizes: Sequence[int]) -> Place
     context = budgets.context(tensors, description.context, PAGE_SIZE, free, at_once=True)
     limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual)
     state = budgets.sizes(tensors, limits, None).nbytes(tensors)
-    return place(weights_of_file(model, state), sum(state.values()), sizes)
+    return place(weights_of_file(model, state), sizes)
 
 
 def synth(

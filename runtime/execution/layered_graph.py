@@ -30,6 +30,7 @@ class LayeredExchange(Exchange):
         super().__init__({}, parts[-1].outputs)
         self._parts, self._exchanges = parts, [part.exchange for part in parts]
         self._last = self._exchanges[-1]
+        self._rows = {name for part in parts[:-1] for name in part.outputs}
 
     @property
     def inputs(self) -> Mapping[str, Array]:
@@ -43,35 +44,34 @@ class LayeredExchange(Exchange):
     def send(self, device_inputs: DeviceInputs = NO_DEVICE_INPUTS) -> None:
         """Runs the parts before the last one, and sends the rows that they made with all other inputs."""
         given, inputs = self.inputs, [exchange.inputs for exchange in self._exchanges]
-        for number, (exchange, taken) in enumerate(zip(self._exchanges, inputs, strict=True)):
-            made = {name for part in self._parts[:number] for name in part.outputs}
+        for taken in inputs:
             for name, array in taken.items():
-                if name not in made and array is not given[name]:
+                if name not in self._rows and array is not given[name]:
                     array[...] = given[name]
-            if exchange is self._last:
-                exchange.send({name: device_inputs[name] for name in taken.keys() & device_inputs.keys()})
-                return
-            if found := taken.keys() & device_inputs.keys():
-                for name in found:
+        for number, (part, taken) in enumerate(zip(self._parts[:-1], inputs, strict=False)):
+            if drafted := taken.keys() & device_inputs.keys():
+                for name in drafted:
                     self._last.fetch(taken[name], device_inputs[name])
-                exchange.follow(self._last)
-            exchange.send()
-            self._parts[number].enqueue()
-            self._hand_over(number, inputs)
-
-    def _hand_over(self, number: int, inputs: Sequence[Mapping[str, Array]]) -> None:
-        """Fills the inputs of later parts that one has just made."""
-        exchange = self._exchanges[number]
-        for reader, taken in zip(self._exchanges[number + 1 :], inputs[number + 1 :], strict=True):
-            if rows := taken.keys() & exchange.outputs.keys():
-                for name in rows:
-                    exchange.hand_over(name, taken[name])
-                reader.follow(exchange)
+                part.exchange.follow(self._last)
+            part.exchange.send()
+            part.enqueue()
+            for reader, later in zip(self._exchanges[number + 1 :], inputs[number + 1 :], strict=True):
+                _hand_over(part.exchange, reader, later)
+        self._last.send({name: sources for name, sources in device_inputs.items() if name in inputs[-1]})
 
     def receive(self) -> None:
         """Waits for the last part; by then, the others are done."""
-        for exchange in reversed(self._exchanges):
-            exchange.receive() if exchange is self._last else exchange.wait()
+        self._last.receive()
+        for exchange in self._exchanges[:-1]:
+            exchange.wait()
 
     def result(self, name: str) -> Memory:
         return self._last.result(name)
+
+
+def _hand_over(maker: Exchange, reader: Exchange, taken: Mapping[str, Array]) -> None:
+    """Fills the inputs of a part that an earlier one has just made."""
+    if rows := taken.keys() & maker.outputs.keys():
+        for name in rows:
+            maker.hand_over(name, taken[name])
+        reader.follow(maker)

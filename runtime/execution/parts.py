@@ -17,7 +17,7 @@ from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.parts.experts import weights_of
 from trigraph.runtime.device.parts.layers import state_layer
-from trigraph.runtime.device.parts.placing import placed
+from trigraph.runtime.device.parts.placing import place
 from trigraph.runtime.device.repack.weights import repacked_weights
 from trigraph.runtime.device.weight_source import WeightSource
 
@@ -39,8 +39,8 @@ class Memories:
     devices: Sequence[Device]
     budgets: Sequence[int] | None = None
     """Bytes for weights, state and what steps need, by device; None for what is free."""
-    split: Sequence[float] | None = None
-    """How many of the layers each device gets, in proportion; None where bytes decide."""
+    split: Sequence[float] = ()
+    """How many of the layers each device gets, in proportion; none where bytes decide."""
     experts: bool = True
     """Whether routed experts may lie on GPUs."""
 
@@ -49,26 +49,23 @@ class Memories:
         """As an engine's settings have them, unchecked. Raises TrigraphError for settings that cannot be."""
         if experts not in EXPERTS:
             raise TrigraphError(f"experts is {experts}; it must be one of {', '.join(EXPERTS)}")
-        devices = open_devices(names, portable)
-        if gpu_memory is not None and not isinstance(gpu_memory, list | tuple):
-            gpu_memory = [gpu_memory] * len(devices)
-        for name, values, kind, least in (
-            ("gpu_memory", gpu_memory, int, "1 or more"),
-            ("split", split, float, "above 0"),
-        ):
-            if values is None:
+        devices, numbers = open_devices(names, portable), {"gpu_memory": gpu_memory, "split": split}
+        for name, kind, least in (("gpu_memory", int, "1 or more"), ("split", float, "above 0")):
+            if (value := numbers[name]) is None:
                 continue
             if names == "cpu":
                 raise TrigraphError(f"{name} is for a GPU, and the device is cpu; add --device cuda, or leave it out")
-            if not isinstance(values, list | tuple) or len(values) != len(devices):
-                raise TrigraphError(f"{name} is {quote(values)}, and the device {names}; give one number for each GPU")
-            for value in values:
-                check(name, value, kind, lambda found: found > 0, least)
-        for budget, device in zip(gpu_memory or (), devices, strict=False):
+            values = list(value) if isinstance(value, list | tuple) else [value]
+            for number in values:
+                check(name, number, kind, lambda found: found > 0, least)
+            numbers[name] = values * len(devices) if len(values) == 1 else values
+            if len(numbers[name]) != len(devices):
+                raise TrigraphError(f"{name} is {quote(value)}, and the device {names}; give one number for each GPU")
+        for budget, device in zip(numbers["gpu_memory"] or (), devices, strict=False):
             if (total := device.total_memory()) is not None and budget > total:
                 gpu = "the GPU" if len(devices) == 1 else device.label
                 raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and {gpu} has {total / 1e9:,.2f} GB in all")
-        return cls(devices, gpu_memory, split, experts == "gpu")
+        return cls(devices, numbers["gpu_memory"], numbers["split"] or (), experts == "gpu")
 
     def nbytes(self, unknown: int = 0) -> Sequence[int]:
         """Bytes by device, at most those that are free, which are `unknown` where the system does not say."""
@@ -96,33 +93,22 @@ class Memories:
         if repacked or last.is_host:
             return [Part(last, repacked_weights(mapped, last) if repacked else WeightSource(mapped))], ()
         weights = weights_of(models(), state)
-        placement = placed(
-            weights,
-            sum(state.values()),
-            self.nbytes(),
-            given=self.budgets is not None,
-            experts=self.experts,
-            split=self.split or (),
-        )
+        given, experts = self.budgets is not None, {layer.name: layer.experts for layer in weights.layers}
+        placement = place(weights, self.nbytes(), given=given, experts=self.experts, split=self.split)
         parts = []
         if placement.host_layers:
             parts.append(Part(open_device("cpu"), WeightSource(mapped), placement.host_layers))
         for device, gpu, end in zip(self.devices, placement.gpus, placement.ends, strict=True):
             if gpu.weights.blocks or device is last:
                 source = device.weight_source(mapped, threads)
-                source.place(gpu, placement.experts, counts)
+                source.place(gpu, experts, counts)
                 parts.append(Part(device, source, end))
-        told = len(parts) > 1 or placement.is_split
+        told = len(parts) > 1 or placement.host_bytes
         return parts, [placement.sentence([device.label for device in self.devices])] if told else []
 
 
-def state_devices(parts: Sequence[Part], tensors: Sequence[str]) -> Mapping[str, Device]:
-    """Where each state tensor lies: beside the layer that it is of, or with what is behind the layers."""
-    *before, last = parts
-
-    def device(tensor: str) -> Device:
-        layer = state_layer(tensor)
-        found = (part.device for part in before if layer is not None and layer < part.end)
-        return next(found, last.device)
-
-    return {tensor: device(tensor) for tensor in tensors}
+def state_device(parts: Sequence[Part], tensor: str) -> Device:
+    """Where a state tensor lies: beside the layer that it is of, or with what is behind the layers."""
+    (*before, last), layer = parts, state_layer(tensor)
+    found = (part.device for part in before if layer is not None and layer < part.end)
+    return next(found, last.device)

@@ -145,7 +145,7 @@ def test_by_memory(packages: Packages) -> None:
     (told,) = [notice for notice in engine.model.notices if "holds" in notice]
     assert told.startswith("cuda:0 holds layers 1 to 2, 0.0 GB of weights and 0.0 GB of state; cuda:0 holds layer 3, ")
     assert (
-        "; cuda:0 holds layer 4 and the output head, " in told and "a token reads at most 0.00 GB of cuda:0's" in told
+        "; cuda:0 holds layer 4, " in told and "and the output head; a token reads at most 0.00 GB of cuda:0's" in told
     )
 
 

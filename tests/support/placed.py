@@ -70,6 +70,5 @@ def budget_for(package: Path, share: float, context: int, sequences: int) -> int
 def budget_for_layers(package: Path, host_layers: int, context: int, sequences: int) -> int:
     """The least budget that leaves so many layers to the CPU, and all routed experts of the others."""
     state = state_of_package(package, context, sequences)
-    host, rest = weights_of_package(package, state).divided([host_layers])
-    left = sum(state.values()) - sum(block.state_bytes for block in host.blocks)
-    return WORKING_BYTES + rest.trunk_bytes + left
+    _, rest = weights_of_package(package, state).divided([host_layers])
+    return WORKING_BYTES + rest.trunk_bytes + rest.state_bytes

@@ -64,6 +64,7 @@ def weights_of(models: Mapping[str, ModelProto], state: Mapping[str, int] = Mapp
         trunk_bytes=sum(sizes.values()),
         layers=tuple(layers.values()),
         blocks=tuple(blocks),
+        state_bytes=sum(state.values()),
         shared_bytes=sum(sizes[place] for place in first if levels[place] > 1),
     )
 

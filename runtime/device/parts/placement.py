@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from trigraph.runtime.device.parts.weights import ExpertLayer, Weights
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GpuShare:
     """What a GPU has of a model: consecutive layers, and the last one all that is behind them."""
 
     weights: Weights
     """All that its layers read; of routed experts the host has some."""
-    state_bytes: int
-    """On the GPU."""
     slots: Mapping[str, int]
     """By layer, how many of its experts the GPU holds: the first ones."""
 
@@ -58,15 +56,14 @@ class GpuShare:
             if not layer.head
         )
 
-    @property
-    def held(self) -> str:
-        """What it holds, for the user."""
+    def __str__(self) -> str:
         held, experts = sum(self.slots.values()), sum(layer.experts for layer in self.weights.layers)
         routed = f", with {held:,} of {experts:,} routed experts," if self.is_split else ""
-        return f"{self.device_bytes / 1e9:,.1f} GB of weights{routed} and {self.state_bytes / 1e9:,.1f} GB of state"
+        state = f"{self.weights.state_bytes / 1e9:,.1f} GB of state"
+        return f"{self.device_bytes / 1e9:,.1f} GB of weights{routed} and {state}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Placement:
     """What lies where: the first layers in the host's memory, those that follow on one GPU after the other."""
 
@@ -81,23 +78,12 @@ class Placement:
         return len(self.host.blocks)
 
     @property
-    def is_split(self) -> bool:
-        """Whether some experts of the GPUs' layers are the host's."""
-        return any(gpu.is_split for gpu in self.gpus)
-
-    @property
     def ends(self) -> Sequence[int]:
         """How many of the trunk's layers lie before the end of each GPU's."""
         found, end = list[int](), self.host_layers
         for gpu in self.gpus:
             found.append(end := end + len(gpu.weights.blocks))
         return found
-
-    @property
-    def experts(self) -> Mapping[str, int]:
-        """By layer, its routed experts."""
-        layers = [layer for part in (self.host, *(gpu.weights for gpu in self.gpus)) for layer in part.layers]
-        return {layer.name: layer.experts for layer in layers}
 
     @property
     def host_bytes(self) -> int:
@@ -113,37 +99,36 @@ class Placement:
 
     def sentence(self, names: Sequence[str] = ()) -> str:
         """What lies where and what a token reads, for the user. `names`: of the GPUs, if there are several."""
-        on_gpus = [f"{gpu.device_bytes_per_token / 1e9:,.2f} GB" for gpu in self.gpus]
+        reads, starts, last = [gpu.device_bytes_per_token for gpu in self.gpus], [self.host_layers, *self.ends], ""
         if len(self.gpus) == 1:
-            (gpu,) = self.gpus
+            names, (gpu,) = ["the GPU"], self.gpus
             if not self.host_bytes:
                 return (
                     f"the GPU holds all {gpu.device_bytes / 1e9:,.1f} GB of weights, of which a token reads at most "
-                    f"{on_gpus[0]}, and {gpu.state_bytes / 1e9:,.1f} GB of state"
+                    f"{reads[0] / 1e9:,.2f} GB, and {gpu.weights.state_bytes / 1e9:,.1f} GB of state"
                 )
-            held, of_each = f"the GPU holds {gpu.held}", f"at most {on_gpus[0]} of the GPU's"
+            layers = [""]
         else:
-            of_each = "at most " + ", ".join(f"{size} of {name}'s" for name, size in zip(names, on_gpus, strict=True))
-            starts, behind = [self.host_layers, *self.ends], [""] * (len(self.gpus) - 1) + [" and the output head"]
-            held = "; ".join(
-                f"{name} holds {_layers(*pair)}{more}, {gpu.held}"
-                for name, pair, more, gpu in zip(names, pairwise(starts), behind, self.gpus, strict=True)
-            )
-        if not self.host_bytes:
-            return f"{held}; a token reads {of_each} memory"
-        theirs = ["the other experts"] if self.is_split else []
-        size = f"{self.host_bytes / 1e9:,.1f} GB"
-        if self.host_layers:
-            theirs.insert(0, f"the first {self.host_layers} of {self.ends[-1]} layers")
-            size += f" with {sum(block.state_bytes for block in self.host.blocks) / 1e9:,.1f} GB of state"
-        return (
-            f"{held}; the CPU computes {' and '.join(theirs)}, {size}; a token reads "
-            f"{self.host_bytes_per_token / 1e9:,.2f} GB of the host's memory and {of_each}"
-        )
+            layers = [_layers(start, end) for start, end in pairwise(starts)]
+            last = ", and the output head"
+        read = ", ".join(f"{size / 1e9:,.2f} GB of {name}'s" for size, name in zip(reads, names, strict=True))
+        held = [f"{name} holds {own}{gpu}" for name, own, gpu in zip(names, layers, self.gpus, strict=True)]
+        held[-1] += last
+        if self.host_bytes:
+            theirs = ["the other experts"] if any(gpu.is_split for gpu in self.gpus) else []
+            size = f"{self.host_bytes / 1e9:,.1f} GB"
+            if self.host_layers:
+                theirs.insert(0, f"the first {self.host_layers} of {self.ends[-1]} layers")
+                size += f" with {self.host.state_bytes / 1e9:,.1f} GB of state"
+            held.append(f"the CPU computes {' and '.join(theirs)}, {size}")
+            read = f"{self.host_bytes_per_token / 1e9:,.2f} GB of the host's memory and at most {read}"
+        else:
+            read = f"at most {read} memory"
+        return f"{'; '.join(held)}; a token reads {read}"
 
 
 def _layers(start: int, end: int) -> str:
-    return "no layer" if start == end else f"layer {end}" if start + 1 == end else f"layers {start + 1} to {end}"
+    return "" if start == end else f"layer {end}, " if start + 1 == end else f"layers {start + 1} to {end}, "
 
 
 def first_slots(experts: int, held: int) -> NDArray[np.int32]:

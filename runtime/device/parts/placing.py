@@ -15,10 +15,10 @@ WORKING_BYTES = 1 << 30
 
 def place(
     weights: Weights,
-    state_bytes: int,
     budgets: Sequence[int],
     working_bytes: int = WORKING_BYTES,
     *,
+    given: bool = True,
     experts: bool = True,
     split: Sequence[float] = (),
 ) -> Placement:
@@ -26,14 +26,17 @@ def place(
 
     If trunk and state do not fit, no more layers than need be are the CPU's, the first ones. Of the others the first
     GPU is filled, then the next one, and a layer is left for each if it fits; or they get shares `split` of them. The
-    layers of a GPU get equally many experts, the first of them one more, and none without `experts`. Raises
-    TrigraphError when the last budget does not hold what is behind the layers.
+    layers of a GPU get equally many experts, the first of them one more, and none without `experts`. `given`: whether
+    somebody has set the budgets; else, what is free may just do for one GPU. Raises TrigraphError when the last budget
+    does not hold what is behind the layers.
     """
-    rooms = [budget - working_bytes for budget in budgets]
+    rooms, needed = [budget - working_bytes for budget in budgets], weights.trunk_bytes + weights.state_bytes
+    if not given and len(budgets) == 1 and needed <= budgets[0] < needed + working_bytes:
+        return nowhere(weights)
 
     def fitting(first: int, of_each: int) -> list[int] | None:
         """The ends of GPUs but the last, with so many layers before the first one and experts of each layer."""
-        sizes = _sizes(weights, state_bytes, first, of_each, copies=len(rooms) > 1)
+        sizes = _sizes(weights, of_each, copies=len(rooms) > 1)[first:]
         found = (_ends(sizes, rooms, first, split, spared=spared) for spared in (1, 0))
         return next((ends for ends in found if ends is not None), None)
 
@@ -41,35 +44,29 @@ def place(
         if (ends := fitting(first, 0)) is not None:
             break
     else:
-        raise _too_small(weights, state_bytes, budgets[-1], working_bytes, several=len(budgets) > 1)
+        raise _too_small(weights, budgets[-1], working_bytes, several=len(budgets) > 1)
     if experts and ends:  # as many of each layer as may lie on all GPUs
         most = max((layer.experts for layer in weights.layers), default=0)
         of_each = bisect_left(range(1, most + 1), True, key=lambda count: fitting(first, count) is None)
         ends = fitting(first, of_each) or ends
     host, *parts = weights.divided([first, *ends])
-    left = state_bytes - sum(block.state_bytes for part in (host, *parts[:-1]) for block in part.blocks)
-    states = [sum(block.state_bytes for block in part.blocks) for part in parts[:-1]] + [left]
-    gpus = [
-        GpuShare(weights=part, state_bytes=state, slots=_slots(part, room - state) if experts else _no_slots(part))
-        for part, state, room in zip(parts, states, rooms, strict=True)
-    ]
-    return Placement(gpus=gpus, host=host)
+    left = [room - part.trunk_bytes - part.state_bytes for room, part in zip(rooms, parts, strict=True)]
+    gpus = [GpuShare(part, _slots(part, room if experts else 0)) for part, room in zip(parts, left, strict=True)]
+    return Placement(gpus, host)
 
 
-def _sizes(weights: Weights, state_bytes: int, first: int, experts: int, *, copies: bool) -> list[int]:
-    """What each layer from the first on takes with so many of its experts, and last all that is behind the layers.
+def _sizes(weights: Weights, experts: int, *, copies: bool) -> list[int]:
+    """What each layer takes with so many of its experts, and last all that is behind the layers.
 
     `copies`: whether the first one has a copy of an embedding that is needed behind the layers.
     """
     sizes = [block.nbytes + block.state_bytes for block in weights.blocks]
-    behind = weights.trunk_bytes + state_bytes - sum(sizes)
-    if copies:
-        sizes[:1] = [size + weights.shared_bytes for size in sizes[:1]]
-    sizes.append(behind)
+    sizes.append(weights.trunk_bytes + weights.state_bytes - sum(sizes))
+    sizes[0] += weights.shared_bytes * copies
     for layer in weights.layers:
         place = layer.block if layer.block is not None and layer.block < len(weights.blocks) else -1
         sizes[place] += min(experts, layer.experts) * layer.expert_bytes
-    return sizes[first:]
+    return sizes
 
 
 def _ends(
@@ -93,30 +90,10 @@ def _ends(
     return ends if sum(sizes[start:]) <= rooms[-1] else None
 
 
-def placed(
-    weights: Weights,
-    state_bytes: int,
-    budgets: Sequence[int],
-    *,
-    given: bool,
-    experts: bool = True,
-    split: Sequence[float] = (),
-) -> Placement:
-    """Where weights and state go on GPUs that may take `budgets` bytes: those that are `given`, or free.
-
-    `experts`: whether routed ones may lie there. Raises TrigraphError for budgets that are too small.
-    """
-    needed = weights.trunk_bytes + state_bytes
-    if not given and len(budgets) == 1 and needed <= budgets[0] < needed + WORKING_BYTES:
-        return nowhere(weights, state_bytes)  # which may just do
-    return place(weights, state_bytes, budgets, experts=experts, split=split)
-
-
-def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int, *, several: bool) -> TrigraphError:
+def _too_small(weights: Weights, budget: int, working_bytes: int, *, several: bool) -> TrigraphError:
     """Says what is needed behind the layers, and what would fit."""
     *_, rest = weights.divided([len(weights.blocks)])
-    state_bytes -= sum(block.state_bytes for block in weights.blocks)
-    needed = working_bytes + rest.trunk_bytes + state_bytes
+    needed = working_bytes + rest.trunk_bytes + rest.state_bytes
     state_room = budget - working_bytes - rest.trunk_bytes
     if state_room > 0:
         fits = (
@@ -128,30 +105,24 @@ def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: i
     whole = ", even with all layers on the CPU" if weights.blocks else ""
     return TrigraphError(
         f"the {'last ' * several}GPU may take {budget / 1e9:,.2f} GB, and the model needs {needed / 1e9:,.2f} GB "
-        f"there{whole}: {rest.trunk_bytes / 1e9:,.2f} GB of weights, {state_bytes / 1e9:,.2f} GB of state and "
+        f"there{whole}: {rest.trunk_bytes / 1e9:,.2f} GB of weights, {rest.state_bytes / 1e9:,.2f} GB of state and "
         f"{working_bytes / 1e9:,.2f} GB to work with; {fits}, or use --device cpu"
     )
 
 
-def nowhere(weights: Weights, state_bytes: int) -> Placement:
+def nowhere(weights: Weights) -> Placement:
     """All layers are one GPU's, and all routed experts the host's."""
-    gpu = GpuShare(weights=weights, state_bytes=state_bytes, slots=_no_slots(weights))
-    return Placement(gpus=[gpu], host=Weights(trunk_bytes=0))
+    return Placement([GpuShare(weights, _slots(weights, 0))], Weights(trunk_bytes=0))
 
 
 def _slots(weights: Weights, room: int) -> dict[str, int]:
-    """By layer, how many experts fit beside the trunk; the MTP head's come first."""
+    """By layer, how many experts fit into so many bytes; the MTP head's come first."""
     slots: dict[str, int] = {}
-    left = room - weights.trunk_bytes
     for head in (True, False):
         layers = [layer for layer in weights.layers if layer.head == head]
-        slots |= _even(layers, left)
-        left -= sum(slots[layer.name] * layer.expert_bytes for layer in layers)
+        slots |= _even(layers, room)
+        room -= sum(slots[layer.name] * layer.expert_bytes for layer in layers)
     return slots
-
-
-def _no_slots(weights: Weights) -> dict[str, int]:
-    return {layer.name: 0 for layer in weights.layers}
 
 
 def _even(layers: Sequence[ExpertLayer], room: int) -> dict[str, int]:

@@ -50,7 +50,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """What a model's graphs read."""
+    """What a model's graphs read, beside state."""
 
     trunk_bytes: int
     """All but routed experts."""
@@ -58,6 +58,8 @@ class Weights:
     blocks: tuple[Block, ...] = ()
     """The trunk's layers, which `trunk_bytes` includes."""
 
+    state_bytes: int = 0
+    """State of sequences, which is where the weights are."""
     shared_bytes: int = 0
     """The part of `trunk_bytes` that the first layer reads, and what is behind the layers too: a tied embedding."""
 
@@ -71,13 +73,19 @@ class Weights:
         parts: list[Weights] = []
         for start, end in pairwise([0, *ends]):
             own = self.blocks[start:end]
-            size = sum(block.nbytes for block in own) + (self.shared_bytes if start == 0 < end else 0)
             layers = tuple(layer for layer in self.layers if layer.block is not None and start <= layer.block < end)
-            parts.append(Weights(trunk_bytes=size, layers=layers, blocks=own))
-        left, taken = self.blocks[max((0, *ends)) :], {layer.name for part in parts for layer in part.layers}
-        before = sum(block.nbytes for block in self.blocks) - sum(block.nbytes for block in left)
-        layers = tuple(layer for layer in self.layers if layer.name not in taken)
-        return [*parts, Weights(trunk_bytes=self.trunk_bytes - before, layers=layers, blocks=left)]
+            size, state = sum(block.nbytes for block in own), sum(block.state_bytes for block in own)
+            size += self.shared_bytes if start == 0 < end else 0
+            parts.append(Weights(trunk_bytes=size, layers=layers, blocks=own, state_bytes=state))
+        last = max((0, *ends))
+        before, taken = self.blocks[:last], {layer.name for part in parts for layer in part.layers}
+        rest = Weights(
+            trunk_bytes=self.trunk_bytes - sum(block.nbytes for block in before),
+            layers=tuple(layer for layer in self.layers if layer.name not in taken),
+            blocks=self.blocks[last:],
+            state_bytes=self.state_bytes - sum(block.state_bytes for block in before),
+        )
+        return [*parts, rest]
 
 
 def weights_of_file(model: Model, state: Mapping[str, int] = MappingProxyType({})) -> Weights:
@@ -113,6 +121,7 @@ def weights_of_file(model: Model, state: Mapping[str, int] = MappingProxyType({}
         trunk_bytes=total - routed,
         layers=tuple(layers),
         blocks=tuple(blocks),
+        state_bytes=sum(state.values()),
         shared_bytes=embedding if shared else 0,
     )
 

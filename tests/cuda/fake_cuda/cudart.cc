@@ -239,7 +239,7 @@ FAKE_CUDA_API cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
+  *event = new CUevent_st{current_device};
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
@@ -250,7 +250,11 @@ FAKE_CUDA_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 FAKE_CUDA_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Guard guard(device().lock);
   if (device().stream(stream).capture) return device().refuse("an event");
-  *event = {&device().stream(stream), device().stream(stream).enqueued()};
+  if (stream && device().stream(stream).device() != event->device) {
+    device().note("error an event of another device than its stream's");
+    return cudaErrorInvalidValue;
+  }
+  event->stream = &device().stream(stream), event->number = device().stream(stream).enqueued();
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {

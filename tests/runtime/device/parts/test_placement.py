@@ -11,7 +11,6 @@ from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.parts.placement import Placement
 from trigraph.runtime.device.parts.placing import nowhere, place
-from trigraph.runtime.device.parts.placing import placed as decide
 from trigraph.runtime.device.parts.weights import Block, ExpertLayer, Weights, weights_of_file
 
 SMALL = ExpertLayer(name="small", experts=8, expert_bytes=10, chosen=2)
@@ -22,12 +21,17 @@ MODEL = Weights(trunk_bytes=100, layers=(SMALL, LARGE, HEAD))
 
 def placed(left: int, weights: Weights = MODEL) -> Placement:
     """With so many bytes beside trunk, state and what steps work with."""
-    return place(weights, 50, [weights.trunk_bytes + 50 + 7 + left], working_bytes=7)
+    return place(replace(weights, state_bytes=50), [weights.trunk_bytes + 50 + 7 + left], working_bytes=7)
 
 
 def slots(placement: Placement) -> dict[str, int]:
     """By layer, how many of its experts GPUs hold."""
     return {name: count for gpu in placement.gpus for name, count in gpu.slots.items()}
+
+
+def is_split(placement: Placement) -> bool:
+    """Whether some experts of GPUs' layers are the host's."""
+    return any(gpu.is_split for gpu in placement.gpus)
 
 
 def device_bytes(placement: Placement) -> int:
@@ -54,7 +58,7 @@ def device_bytes(placement: Placement) -> int:
 def test_experts_are_even_over_layers(left: int, head: int, small: int, large: int) -> None:
     found = placed(left)
     assert slots(found) == {"head": head, "small": small, "large": large}
-    assert found.is_split == (min(head, small, large) < 8)
+    assert is_split(found) == (min(head, small, large) < 8)
     assert device_bytes(found) <= 100 + left
     assert device_bytes(found) + found.host_bytes == 100 + 80 + 80 + 120
 
@@ -66,7 +70,7 @@ def test_layers_of_few_experts_leave_room_to_others() -> None:
 
 def test_a_dense_model() -> None:
     dense = Weights(trunk_bytes=100)
-    assert not placed(0, dense).is_split
+    assert not is_split(placed(0, dense))
     with pytest.raises(TrigraphError):
         placed(-1, dense)
 
@@ -78,7 +82,7 @@ def test_a_dense_model() -> None:
 def test_a_budget_below_what_is_behind_the_layers_is_an_error(blocks: tuple[Block, ...], words: str) -> None:
     for layers in ((replace(SMALL, block=1),), ()):
         with pytest.raises(TrigraphError, match=rf"may take 11\.00 GB, and the model needs 12\.07 GB there{words}: 10"):
-            place(Weights(trunk_bytes=10**10, layers=layers, blocks=blocks), 10**9, [11 * 10**9])
+            place(Weights(trunk_bytes=10**10, layers=layers, blocks=blocks, state_bytes=10**9), [11 * 10**9])
 
 
 @pytest.mark.parametrize(
@@ -91,17 +95,17 @@ def test_a_budget_below_what_is_behind_the_layers_is_an_error(blocks: tuple[Bloc
     ],
 )
 def test_what_would_fit(trunk: int, state: int, layers: tuple[ExpertLayer, ...], words: str) -> None:
-    weights = Weights(trunk_bytes=trunk * 10**9, layers=layers)
+    weights = Weights(trunk_bytes=trunk * 10**9, layers=layers, state_bytes=state * 10**9)
     with pytest.raises(TrigraphError, match=words):
-        place(weights, state * 10**9, [11 * 10**9], working_bytes=10**9)
+        place(weights, [11 * 10**9], working_bytes=10**9)
 
 
 @pytest.mark.parametrize("layers", [(), (SMALL,)])
 def test_without_a_budget_what_is_free_may_just_do(layers: tuple[ExpertLayer, ...]) -> None:
-    weights = Weights(trunk_bytes=10**9, layers=layers)
+    weights = Weights(trunk_bytes=10**9, layers=layers, state_bytes=10**8)
 
     def found(free: int) -> Placement:
-        return decide(weights, 10**8, [free], given=False)
+        return place(weights, [free], given=False)
 
     assert device_bytes(found(11 * 10**8)) == 10**9
     with pytest.raises(TrigraphError, match=r"may take 1\.10 GB, and the model needs 2\.17 GB there"):
@@ -137,8 +141,8 @@ def test_the_first_layers_go_to_the_cpu(left: int, on_host: int, held: dict[str,
     found = placed(left, LAYERED)
     (gpu,) = found.gpus
     assert (found.host_layers, gpu.slots) == (on_host, held)
-    assert gpu.state_bytes == 50 - sum(block.state_bytes for block in BLOCKS[:on_host])
-    assert gpu.device_bytes + gpu.state_bytes <= 150 + left
+    assert gpu.weights.state_bytes == 50 - sum(block.state_bytes for block in BLOCKS[:on_host])
+    assert gpu.device_bytes + gpu.weights.state_bytes <= 150 + left
     assert gpu.device_bytes + found.host_bytes == 100 + 80 + 120 + 80
     with pytest.raises(TrigraphError, match="even with all layers on the CPU"):
         placed(-79, LAYERED)
@@ -146,7 +150,7 @@ def test_the_first_layers_go_to_the_cpu(left: int, on_host: int, held: dict[str,
 
 def test_layers_of_a_dense_model() -> None:
     found = placed(-1, Weights(trunk_bytes=100, blocks=BLOCKS))
-    assert (found.host_layers, found.is_split) == (1, False)
+    assert (found.host_layers, is_split(found)) == (1, False)
     assert (device_bytes(found), found.host_bytes, found.host_bytes_per_token) == (65, 35, 15)
     assert [gpu.device_bytes_per_token for gpu in found.gpus] == [65]
 
@@ -163,24 +167,24 @@ def test_without_a_budget_all_of_the_trunk_may_just_do() -> None:
     def found(free: int) -> Placement:
         block = Block(nbytes=10**9, read_bytes=10**9)
         weights = Weights(trunk_bytes=5 * 10**9, blocks=(block,) * 3)
-        return decide(weights, 0, [free], given=False)
+        return place(weights, [free], given=False)
 
     assert found(7 * 10**9).host_layers == found(5 * 10**9).host_layers == 0
     assert found(5 * 10**9 - 1).host_layers == 2
 
 
 def test_what_a_token_reads_from_the_host() -> None:
-    assert nowhere(MODEL, 0).host_bytes_per_token == 2 * 10 + 2 * 15
+    assert nowhere(MODEL).host_bytes_per_token == 2 * 10 + 2 * 15
     assert placed(80 + 100).host_bytes_per_token == 2 * 10 / 2 + 2 * 15 / 2
     assert placed(10**9).host_bytes_per_token == 0
 
 
 def test_the_sentence() -> None:
-    large = Weights(trunk_bytes=2 * 10**9, layers=(replace(SMALL, expert_bytes=10**9),))
-    words = place(large, 10**9, [8 * 10**9], working_bytes=10**9).sentence()
+    large = Weights(trunk_bytes=2 * 10**9, layers=(replace(SMALL, expert_bytes=10**9),), state_bytes=10**9)
+    words = place(large, [8 * 10**9], working_bytes=10**9).sentence()
     assert "holds 6.0 GB of weights, with 4 of 8 routed experts, and 1.0 GB of state" in words
     assert "the other experts, 4.0 GB; a token reads 1.00 GB of the host's memory and at most 3.00 GB of" in words
-    words = place(large, 10**9, [10**11]).sentence()
+    words = place(large, [10**11]).sentence()
     assert "holds all 10.0 GB of weights, of which a token reads at most 4.00 GB, and 1.0 GB of state" in words
 
 
@@ -202,8 +206,9 @@ def test_the_sentence() -> None:
 )
 def test_the_sentence_of_layers(layers: tuple[ExpertLayer, ...], words: str) -> None:
     first = Block(nbytes=2 * 10**9, read_bytes=1_500_000_000, state_bytes=500_000_000)
-    weights = Weights(trunk_bytes=4 * 10**9, layers=layers, blocks=(first, replace(first, state_bytes=0)))
-    assert place(weights, 1_500_000_000, [4 * 10**9], working_bytes=10**9).sentence() == words
+    blocks = (first, replace(first, state_bytes=0))
+    weights = Weights(trunk_bytes=4 * 10**9, layers=layers, blocks=blocks, state_bytes=1_500_000_000)
+    assert place(weights, [4 * 10**9], working_bytes=10**9).sentence() == words
 
 
 @pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense", "tiny-streams"])
