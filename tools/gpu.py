@@ -125,12 +125,15 @@ def parts(session: Session) -> None:
         path = model(session, "qwen3.6-35b-a3b", 4)
         engine = load(path, device=device, split=split, sequences=2, context=2048)
         sequence = engine.steps.new_sequence()
-        rows = engine.steps.prefill([sequence], [list(range(1000))]).logits.tobytes()
+        rows = engine.steps.prefill([sequence], [list(range(1000))]).logits.copy().tobytes()
         times = []
         for _ in range(40):
             times.append(_microseconds(partial(engine.steps.verify, [sequence], [[1, 2, 3, 4]])))
             engine.steps.keep(sequence, 2)
-        found[name] = rows + engine.steps.verify([sequence], [[5]]).logits.tobytes(), statistics.median(times[10:])
+        found[name] = (
+            rows + engine.steps.verify([sequence], [[5]]).logits.copy().tobytes(),
+            statistics.median(times[10:]),
+        )
         session.note("parts", f"{name}: verify of 4, us", f"{found[name][1]:.0f}")
         engine.close()
     if len({rows for rows, _ in found.values()}) > 1:

@@ -47,13 +47,10 @@ def texts(engine: Engine) -> list[list[int]]:
     return [request.ids for request in [*alone, *together] if request.result() is not None]
 
 
-@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-streams"])
-def test_texts_and_rows_are_the_cpus(
-    packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch, geometry: str
-) -> None:
+def test_texts_and_rows_are_the_cpus(packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of prompts, verifies with rejects, drafts and several sequences, captured as soon as can be."""
     monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "1")
-    package = packages(geometry, "Q4_K_M")
+    package = packages("tiny-streams", "Q4_K_M")
     expected, found = on_cpu(package), engine_of(package, (1, 3))
     gpu.events()
     assert rows_of_steps(found) == rows_of_steps(expected)
