@@ -48,7 +48,7 @@ class LayeredExchange(Exchange):
             for name, array in taken.items():
                 if name not in self._rows and array is not given[name]:
                     array[...] = given[name]
-        for number, (part, taken) in enumerate(zip(self._parts[:-1], inputs, strict=False)):
+        for number, (part, taken) in enumerate(zip(self._parts[:-1], inputs[:-1], strict=True)):
             if drafted := taken.keys() & device_inputs.keys():
                 for name in drafted:
                     self._last.fetch(taken[name], device_inputs[name])

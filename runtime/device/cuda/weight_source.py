@@ -65,10 +65,15 @@ class CudaWeightSource(WeightSource):
         values = super().initializers(path, graph, progress)
         if self._library.provider != PROVIDER:
             return values
-        held: dict[str, ort.OrtValue] = {}
+        total, held = self.mapped.resident_bytes, dict[str, ort.OrtValue]()
+
+        def copied(size: int) -> None:
+            self.mapped.uploaded += size
+            progress("upload", min(self.mapped.uploaded, total), total)
+
         for names in pieces(graph, values, host_tables(graph)):
             piece = {name: values[name] for name in names}
-            held |= self._copies.on_device(piece, self.mapped.resident_bytes, progress)
+            held |= self._copies.on_device(piece, copied)
         if self.moving:
             held |= self._shared_tables(self.moving, graph, values, held)
         return values | held

@@ -12,6 +12,7 @@ from support.placed import budget_for_layers, host_layers, parts_of
 from support.step_rows import rows_of_steps
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.config import EngineConfig
 from trigraph.runtime.device.cuda.device import CudaDevice
 from trigraph.runtime.device.cuda.weight_source import CudaWeightSource
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
@@ -116,11 +117,18 @@ def test_what_a_round_does(package: Path, gpu: FakeDevice, drafts: int) -> None:
 
 
 def test_what_lies_where(package: Path, gpu: FakeDevice) -> None:
-    """Weights and state of a GPU's layers are on it alone, and go with the engine."""
-    taken = []
+    """Weights and state of a GPU's layers are on it alone, and go with the engine; progress is that of all GPUs."""
+    taken, told = [], list[int]()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        told.append(done)
+
     for split in ((1, 3), (3, 1)):
+        told.clear()
         before = [gpu.allocated(number) for number in (0, 1)]
-        engine = engine_of(package, split)
+        settings = EngineConfig(device=GPUS, split=split, context=CAPACITY, sequences=3)
+        engine = load(package, settings, progress=progress)
+        assert told == sorted(told) and len(told) > 1
         taken.append([gpu.allocated(number) - before[number] for number in (0, 1)])
         del engine
         assert [gpu.allocated(number) for number in (0, 1)] <= before
