@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -22,12 +22,14 @@ class EngineConfig:
 
     device: str = "cpu"
     """"cpu", "cuda", "cuda:N" for GPU number N, "auto": that where there is one, or "webgpu": other GPUs, whose
-    texts may be others."""
+    texts may be others. "cuda:0,cuda:1": the first layers on one GPU, those that follow on the next one."""
     experts: str = "gpu"
     """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
-    gpu_memory: int | None = None
-    """Bytes that the GPU may take, for weights, state and what steps need. The CPU computes routed experts that do not
-    fit, and layers if all else does not. None: what is free."""
+    gpu_memory: int | Sequence[int] | None = None
+    """Bytes that each GPU may take, or by GPU, for weights, state and what steps need. The CPU computes routed experts
+    that do not fit, and layers if all else does not. None: what is free."""
+    split: Sequence[float] | None = None
+    """How many of the layers each of several GPUs gets, in proportion. None: each as many as it has memory for."""
     repack: str = "auto"
     """When AVX2 and AVX-512 get copies of Q4_K to Q6_K, IQ3 and IQ2 weights that they read faster, in memory of their
     own: one of REPACK."""
@@ -81,7 +83,8 @@ class Settings(TypedDict, total=False):
 
     device: str
     experts: str
-    gpu_memory: int | None
+    gpu_memory: int | Sequence[int] | None
+    split: Sequence[float] | None
     repack: str
     threads: int | None
     context: int | None
@@ -127,7 +130,10 @@ _FOREIGN = {
     **dict.fromkeys(
         ("temperature", "max_tokens", "seed", "top_p", "top_k"), "requests have it: engine.generate(prompt, ...)"
     ),
-    **dict.fromkeys(("tensor_parallel_size", "split_mode", "tensor_split"), 'a model runs on one GPU: device="cuda:1"'),
+    **dict.fromkeys(
+        ("tensor_parallel_size", "split_mode", "main_gpu"), 'use device="cuda:0,cuda:1", or "cuda:1" for the second GPU'
+    ),
+    "tensor_split": 'use split, with device="cuda:0,cuda:1"',
     **dict.fromkeys(("dtype", "quantization", "torch_dtype", "load_in_4bit"), "the file says so; choose another file"),
     **dict.fromkeys(("use_mmap", "use_mlock", "flash_attn", "verbose"), "not needed"),
 }

@@ -14,6 +14,7 @@ from typing import TypeVar, Unpack
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
 from trigraph.exporter.package.external import load_graph
+from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, named
@@ -21,15 +22,13 @@ from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
 from trigraph.runtime.config import REPACK, EngineConfig, Settings, configured
-from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage
-from trigraph.runtime.device.parts.layers import state_of_layers
-from trigraph.runtime.device.parts.placement import WORKING_BYTES
-from trigraph.runtime.device.repack.weights import repacked_weights
+from trigraph.runtime.device.parts.placing import WORKING_BYTES
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.execution.package_graphs import PackageGraphs
+from trigraph.runtime.execution.package_graphs import PackageGraphs, load_graphs
+from trigraph.runtime.execution.parts import Memories, state_device
 from trigraph.runtime.execution.pending import with_pending
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking, begin_repacking
@@ -93,28 +92,32 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
-    device = open_device(config.device, manifest.portable, config.experts)
-    if manifest.drafter is not None and not device.is_host:
-        raise TrigraphError("block drafters run on the CPU only: use --device cpu, or export without --draft-model")
-    _check_gpu_memory(config, device)
+    memories = Memories.of(config.device, config.gpu_memory, config.split, config.experts, portable=manifest.portable)
+    *_, device = memories.devices
+    if manifest.drafter is not None and device.arithmetic:
+        raise TrigraphError(
+            f"block drafters do not run on {device.name}: use --device cpu, or export without --draft-model"
+        )
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     if device.library is not None:
         manifest.check_library(library_version(device.operators))
     no_draft = _no_draft(manifest, config.speculation)
     needed = weight_bytes + _WORKING_BYTES
-    limits, sizes = _planned_state(manifest, config, device, weight_bytes)
+    limits, sizes = _planned_state(manifest, config, memories, weight_bytes)
     enough_memory = partial(explained_shortage, f"{folder}: the model", needed, "close other programs")
     with enough_memory():
         weights = MappedWeights(manifest.weight_paths(folder))
+        models = partial(load_graphs, folder, manifest, _graph_names(manifest, no_draft))
+        state_bytes, counts = sizes.nbytes(manifest.state), folder / EXPERT_COUNTS
         repacked = config.repack == "on"
-        source = repacked_weights(weights, device) if repacked else device.weight_source(weights, threads)
-        graphs = PackageGraphs(folder, manifest, device, source, threads, progress)
-        placed = graphs.place(_graph_names(manifest, no_draft), sizes.nbytes(manifest.state), config.gpu_memory)
-    state = _state(manifest, limits, sizes, device, source.host_layers)
+        parts, placed = memories.parts(weights, threads, models, state_bytes, counts, repacked=repacked)
+        graphs = PackageGraphs(folder, manifest, parts, threads, progress)
+    devices = {tensor.name: state_device(parts, tensor.name) for tensor in manifest.state}
+    state = State(manifest.state, limits, sizes, devices, double_buffered=device.library is None)
     with enough_memory():
         chunk = device.chunk if config.chunk is None else config.chunk
         steps = _steps(graphs, state, chunk, draft=no_draft is None)
-    if source.reads_mapped:
+    if any(part.source.reads_mapped for part in parts):
         weights.read_ahead()
     tokenizer, template = texts.result()
     identity, prefill_speed = ModelIdentity.of(manifest, device.arithmetic), PrefillSpeed()
@@ -159,7 +162,7 @@ def _vision(graphs: PackageGraphs, budget: int) -> Vision | None:
     images = graphs.manifest.images
     if images is None:
         return None
-    apart = graphs.device.is_host
+    apart = graphs.last.device.is_host
     return Vision(images.tower, tower_sha256(graphs.manifest), graphs.open_tower, budget, apart=apart)
 
 
@@ -169,14 +172,6 @@ def _disk(
     if folder is None and size is not None:
         raise TrigraphError("cache_size needs a cache_dir")
     return None if folder is None else DiskTier(Path(folder), size, identity, steps, prefill_speed)
-
-
-def _check_gpu_memory(config: EngineConfig, device: Device) -> None:
-    if config.gpu_memory is None:
-        return
-    check("gpu_memory", config.gpu_memory, int, lambda found: found >= 1, "1 or more")
-    if device.name == "cpu" and config.device == "cpu":
-        raise TrigraphError("gpu_memory is for a GPU, and the device is cpu; add --device cuda, or leave it out")
 
 
 def _notices(device: Device, capped: str | None) -> list[str]:
@@ -232,29 +227,22 @@ def _repacking(
 
 
 def _planned_state(
-    manifest: Manifest, config: EngineConfig, device: Device, weight_bytes: int
+    manifest: Manifest, config: EngineConfig, memories: Memories, weight_bytes: int
 ) -> tuple[StateLimits, StateSizes]:
     """How long sequences may be, and how much memory state takes."""
     budgets = Budgets(config.sequences, config.kv_memory, config.checkpoint_memory, config.memory_share)
+    *_, device = memories.devices
     double_buffered, free = device.library is None, None
     at_once = double_buffered or not device.is_host  # each step copies all of the state, or the device takes it
     if not double_buffered:
-        known = device.free_memory() or _UNKNOWN_MEMORY
-        working = _WORKING_BYTES if device.is_host else WORKING_BYTES
-        free = max(0, min(known, config.gpu_memory or known) - weight_bytes - working)
+        working = _WORKING_BYTES if device.is_host else len(memories.devices) * WORKING_BYTES
+        free = max(0, sum(memories.nbytes(_UNKNOWN_MEMORY)) - weight_bytes - working)
     context = config.context
     if context is None:
         asked = free if config.context_by_memory else None
         context = budgets.context(manifest.state, manifest.max_context, manifest.page_size, asked, at_once=at_once)
     limits = _limits(manifest, context)
     return limits, budgets.sizes(manifest.state, limits, None if at_once else free, 1 + double_buffered)
-
-
-def _state(manifest: Manifest, limits: StateLimits, sizes: StateSizes, device: Device, host_layers: int) -> State:
-    """State where the device has it; that of layers that the CPU computes in the host's memory."""
-    on_host = state_of_layers([tensor.name for tensor in manifest.state], host_layers)
-    double_buffered = device.library is None
-    return State(manifest.state, limits, sizes, device, double_buffered=double_buffered, on_host=on_host)
 
 
 def _limits(manifest: Manifest, context: int) -> StateLimits:

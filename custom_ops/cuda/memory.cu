@@ -94,6 +94,11 @@ TRIGRAPH_EXPORT const char* trigraph_wait_for_event(void* event) {
   return text_of(cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
 }
 
+// What is enqueued on a stream from now on waits for an event as it was recorded last, on any device.
+TRIGRAPH_EXPORT const char* trigraph_hold_for_event(void* event, void* stream) {
+  return text_of(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0));
+}
+
 // Seconds between two events that are past; 0 where they are not.
 TRIGRAPH_EXPORT double trigraph_seconds_between(void* from, void* to) {
   float milliseconds = 0;

@@ -20,7 +20,7 @@ from trigraph.runtime.bench.request_result import RequestResult, summary
 from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.run import load_repacked, measure, utc_now, weights
 from trigraph.runtime.bench.sample import Case, Sample, Timing
-from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.engine import Engine
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
@@ -35,7 +35,7 @@ def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenS
     """
     manifest = read_manifest(folder)
     context = options.context(manifest)
-    device, started = open_device(options.device), utc_now()
+    (*_, device), started = open_devices(options.device), utc_now()
     machine, bandwidth = measure(device, options.threads)
     random = RandomTokens(manifest.config.vocab)
     with ExitStack() as stack:

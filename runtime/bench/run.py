@@ -18,7 +18,7 @@ from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.report import Report
 from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.timer import Timer
-from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
@@ -31,7 +31,7 @@ def bench(folder: Path, options: BenchOptions, others: Sequence[OpenContender] =
     """
     manifest = read_manifest(folder)
     context = options.context(manifest)
-    device = open_device(options.device)
+    *_, device = open_devices(options.device)
     started = utc_now()
     machine, bandwidth = measure(device, options.threads)
     roofline = Roofline(folder, manifest, machine)

@@ -49,7 +49,7 @@ Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="Device: cpu, cuda (or cuda:N, GPU number N), auto (cuda if usable), or webgpu.",
+        help="Device: cpu, cuda (or GPUs: cuda:1, or cuda:0,cuda:1), auto (cuda if usable), or webgpu.",
         autocompletion=lambda: list(DEVICES),
     ),
 ]
@@ -121,8 +121,13 @@ class ModelArguments:
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="GPU memory to use, such as 12G; the CPU computes what does not fit (default: what is free)",
+            help="GPU memory to use, such as 12G, or 10G,22G for two GPUs; the CPU computes what does not fit "
+            "(default: what is free)",
         ),
+    ] = None
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="With several GPUs, shares of the layers, such as 1,2 (default: by memory)"),
     ] = None
     repack: Repack = "auto"
     kv_memory: Annotated[

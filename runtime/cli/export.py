@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -33,9 +34,12 @@ from trigraph.models.synth import (
 )
 from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
+from trigraph.runtime.cli.by_gpu import parse_sizes
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, companions, given_model
-from trigraph.runtime.device.parts.placement import WORKING_BYTES, Placement, place, weights_of_file
+from trigraph.runtime.device.parts.placement import Placement
+from trigraph.runtime.device.parts.placing import WORKING_BYTES, place
+from trigraph.runtime.device.parts.weights import weights_of_file
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 
@@ -124,7 +128,10 @@ def inspect(
     ] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option(metavar="BYTES", help="Say which weights a GPU holds that may take so much memory, such as 12G."),
+        typer.Option(
+            metavar="BYTES",
+            help="Say which weights a GPU holds that may take so much memory, such as 12G, or several GPUs: 10G,22G.",
+        ),
     ] = None,
     as_json: arguments.AsJson = False,
 ) -> None:
@@ -141,8 +148,9 @@ def inspect(
     description = describe(path, context or None, files.mmproj, files.draft_model)
     if graph is not None:
         write_picture(path, graph, context)
-    if (budget := arguments.parse_bytes("--gpu-memory", gpu_memory)) is not None:
-        say(f"with --gpu-memory {gpu_memory}: {_placed(path, description, budget).sentence()}")
+    if sizes := parse_sizes("--gpu-memory", gpu_memory):
+        names = [f"cuda:{number}" for number in range(len(sizes))]
+        say(f"with --gpu-memory {gpu_memory}: {_placed(path, description, sizes).sentence(names)}")
     _show(description, as_json=as_json)
 
 
@@ -155,16 +163,17 @@ def _show(description: Description | DrafterDescription, *, as_json: bool) -> No
         rich_print(description)
 
 
-def _placed(path: Path, description: Description, budget: int) -> Placement:
-    """What a GPU holds that serves two sequences, of as many positions as `load` chooses."""
+def _placed(path: Path, description: Description, sizes: Sequence[int]) -> Placement:
+    """What GPUs with such budgets hold that serve two sequences, of as many positions as `load` chooses."""
     model = model_of(path, read_manifest(path)) if path.is_dir() else open_model(path)
     drafter = None if description.drafter is None else description.drafter.config
     tensors = state_tensors(model.config, description.kv_type, drafter=drafter)
-    budgets, free = Budgets(), max(0, budget - weights_of_file(model).nbytes - WORKING_BYTES)
+    working = len(sizes) * WORKING_BYTES
+    budgets, free = Budgets(), max(0, sum(sizes) - weights_of_file(model).nbytes - working)
     context = budgets.context(tensors, description.context, PAGE_SIZE, free, at_once=True)
     limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual)
     state = budgets.sizes(tensors, limits, None).nbytes(tensors)
-    return place(weights_of_file(model, state), sum(state.values()), budget)
+    return place(weights_of_file(model, state), sizes)
 
 
 def synth(

@@ -39,10 +39,11 @@ _OTHERS: tuple[tuple[str, str, str | None], ...] = (
     ("-dev --gpu", "use --device", "--device"),
     ("--list-devices", "'trigraph doctor --device cuda' says whether a GPU can be used", None),
     (
-        "-mg --main-gpu -sm --split-mode -ts --tensor-split -tp --tensor-parallel-size --pipeline-parallel-size",
-        "a model runs on one GPU; --device cuda:1 takes the second",
+        "-mg --main-gpu -sm --split-mode -tp --tensor-parallel-size --pipeline-parallel-size",
+        "--device cuda:0,cuda:1 puts some layers on each GPU, and --device cuda:1 takes the second",
         "--device",
     ),
+    ("-ts --tensor-split", "use --split, with --device cuda:0,cuda:1", "--split"),
     ("-dp --data-parallel-size", "--replicas deploys engines on a Ray cluster", "--replicas"),
     ("-ncmoe --n-cpu-moe -cmoe --cpu-moe -ot --override-tensor --cpu-offload-gb", _EXPERTS, "--gpu-memory"),
     ("-fit --fit --fit-target --fit-ctx", "not needed: what does not fit on the GPU is the CPU's", "--gpu-memory"),

@@ -9,6 +9,7 @@ from typing import Any
 from trigraph.custom_ops import explain_bus_errors
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse_bytes
+from trigraph.runtime.cli.by_gpu import parse_shares, parse_sizes
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.requests.draft_length import OFF
 
@@ -40,7 +41,8 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
         ),
         device=model.device,
         experts=model.experts,
-        gpu_memory=parse_bytes("--gpu-memory", model.gpu_memory),
+        gpu_memory=parse_sizes("--gpu-memory", model.gpu_memory),
+        split=parse_shares("--split", model.split),
         repack=model.repack,
     )
 

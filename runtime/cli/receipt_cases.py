@@ -18,7 +18,7 @@ from trigraph.runtime import Engine, Receipt, load
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
-from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.package_cache import cached_package
 from trigraph.runtime.receipt.shown import counted
 from trigraph.runtime.receipt.verify import Verdict, check_model
@@ -63,7 +63,7 @@ class Verifier:
         Raises TrigraphError when the model or the device cannot be used for any of them.
         """
         _ = read_manifest(self.model) if is_package(self.model) else GGUFFile.open(self.model)
-        open_device(self.device)
+        open_devices(self.device)
         outcomes: dict[Path, Outcome] = {}
         groups: dict[ExportOptions, list[_Case]] = {}
         for path in paths:

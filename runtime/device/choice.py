@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trigraph.custom_ops import instruction_set, library_path
 from trigraph.models.errors import TrigraphError
@@ -13,31 +13,43 @@ from trigraph.runtime.device.webgpu.device import open_webgpu
 EXPERTS = ("gpu", "cpu")
 """Where routed experts can be computed when the device is a GPU."""
 
-_ACCELERATORS: dict[str, Callable[[str, int], Device]] = {"cuda": open_cuda, "webgpu": open_webgpu}
-"""By name, how to open the device of a number for one of EXPERTS. Each raises TrigraphError for what is missing."""
+_ACCELERATORS: dict[str, Callable[[int], Device]] = {"cuda": open_cuda, "webgpu": open_webgpu}
+"""By name, how to open the device of a number. Each raises TrigraphError for what is missing."""
 _SAME_BITS = ("cuda",)  # in the order in which `auto` tries them: texts are those of the processor
 
 DEVICES = ("auto", "cpu", *_ACCELERATORS)
 
 
-def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
-    """The device of that name, one of DEVICES; `auto` is one with the processor's bits where it can be
-    used, else that.
+def open_devices(names: str, portable: bool = False) -> Sequence[Device]:
+    """The devices of these names, between commas: the layers of a model are the first one's, then the next one's.
+
+    Several must be GPUs with the processor's bits, of which one may be named twice. Raises TrigraphError as
+    `open_device` does.
+    """
+    found = [open_device(name, portable) for name in names.split(",")]
+    if len(found) > 1 and any(device.is_host or device.arithmetic for device in found):
+        raise TrigraphError(
+            f"device is {names}; only cuda:N can be several, and the CPU computes what does not fit them"
+        )
+    return found
+
+
+def open_device(name: str, portable: bool = False) -> Device:
+    """The device of that name, one of DEVICES; `auto` is one with the processor's bits where it can be used, else that.
 
     A colon and a number behind an accelerator's name choose among several, from 0 on: `cuda:1`.
     `portable` graphs do without an operator library that is missing. Raises TrigraphError that says what is missing for
     a device that was asked for: no other one is taken in its place.
     """
     name, number = _numbered(name)
-    for what, value, values in (("device", name, DEVICES), ("experts", experts, EXPERTS)):
-        if value not in values:
-            raise TrigraphError(f"{what} is {value}; it must be one of {', '.join(values)}")
+    if name not in DEVICES:
+        raise TrigraphError(f"device is {name}; it must be one of {', '.join(DEVICES)}")
     if name in _ACCELERATORS:
-        return _ACCELERATORS[name](experts, number)
+        return _ACCELERATORS[name](number)
     reasons = []
     for accelerator in _SAME_BITS if name == "auto" else ():
         try:
-            return _ACCELERATORS[accelerator](experts, 0)
+            return _ACCELERATORS[accelerator](0)
         except TrigraphError as error:
             reasons.append(str(error))
     return _open_cpu(portable, "; ".join(reasons) or None)

@@ -50,9 +50,14 @@ class Device:
         return ""
 
     @property
+    def label(self) -> str:
+        """Its name, with the number of a GPU."""
+        return self.name
+
+    @property
     def description(self) -> str:
         """What runs the graphs, in a line."""
-        line = f"{self.name}: {self.kernels} kernels, ONNX Runtime's {self.provider}"
+        line = f"{self.label}: {self.kernels} kernels, ONNX Runtime's {self.provider}"
         return line if self.reason is None else f"{line} ({self.reason})"
 
     def enter(self) -> None:
@@ -108,6 +113,10 @@ class Device:
     def free_memory(self) -> int | None:
         """Bytes that weights and state may take, where they lie; None if unknown."""
         return free_memory()
+
+    def total_memory(self) -> int | None:
+        """All bytes of a memory of its own; None where it has none."""
+        return None
 
     def copy_rate(self) -> float | None:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""

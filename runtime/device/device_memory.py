@@ -16,6 +16,7 @@ from trigraph.runtime.device.exchange import Array
 class DeviceMemory(Protocol):
     """What the library of a GPU does with its memory and the host's beside it: see CudaLibrary."""
 
+    number: int
     reclaim: Callable[[], bool | None] | None
     """Gives memory back where none is left; whether it could."""
 

@@ -46,7 +46,18 @@ class Exchange:
         return self.outputs[name]
 
     def fetch(self, array: Array, sources: Sequence[int]) -> None:
-        """Fills rows of the host's array from their addresses on the device, once it has made them; 0 leaves a row."""
+        """Fills rows of the host's array from their addresses on the device, in its own time; 0 leaves a row."""
+
+    def hand_over(self, name: str, array: Array) -> None:
+        """Fills the host's array with an output, in the device's own time."""
+        array[...] = self.outputs[name]
+
+    def follow(self, other: Exchange) -> None:
+        """What is sent next is so after all that the other one's device has been told to do."""
+        other.wait()
+
+    def wait(self) -> None:
+        """Waits for all that the device has been told to do."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,6 +49,8 @@ class MappedWeights:
     """
 
     def __init__(self, files: Mapping[str, Path] | None = None) -> None:
+        self.uploaded = 0
+        """Bytes that devices have copies of."""
         self._files: list[_MappedFile] = []
         self._bytes: dict[str, NDArray[np.uint8]] = {}
         self._tables: dict[str, NDArray[np.uint8]] = {}  # by location: what only few rows are read of

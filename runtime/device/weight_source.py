@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime as ort
@@ -20,21 +21,21 @@ class WeightSource:
         self.mapped = mapped
         self.reads_mapped = True
         """Whether steps read weights in the mapped files, and not in copies alone."""
-        self.host_layers = 0
-        """How many of the trunk's layers the CPU computes in a device's place, the first ones."""
 
-    def place(
-        self,
-        models: Callable[[], Mapping[str, onnx.ModelProto]],
-        state: Mapping[str, int],
-        budget: int | None,
-        counts: Path,
+    def place(self, share: Any, experts: Mapping[str, int], counts: Path) -> None:
+        """Says what lies on a device, before any graph is adapted.
+
+        `share`: the GpuShare of a device that is a GPU. `experts`: how many each layer of the model has. `counts`: the
+        file that says from one start to the next how often they were chosen.
+        """
+
+    def hold(
+        self, models: Callable[[], Mapping[str, onnx.ModelProto]], state: Mapping[str, int], budget: int | None
     ) -> Sequence[str]:
-        """Decides which weights and state lie on a device, before any graph is adapted; what the user should know.
+        """Says that all layers lie on a device, before any graph is adapted, and returns what the user should know.
 
-        `models`: loads the graphs by name. `state`: bytes of the state tensors by name. `budget`: bytes that weights
-        and state may take; None for what is free. `counts`: the file that says from one start to the next how often
-        experts were chosen. Raises TrigraphError for a budget that is too small.
+        `models`: loads the graphs by name. `state`: bytes of the state tensors by name. `budget`: bytes for weights and
+        state; None for what is free. Raises TrigraphError for one that is too small.
         """
         return ()
 

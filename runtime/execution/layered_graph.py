@@ -1,56 +1,77 @@
-"""A graph whose first layers the host computes, and all else a device."""
+"""A graph in parts, each of which computes some layers on a device of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange, Memory
 from trigraph.runtime.execution.sessions import Binding, SessionGraph
 
 
 class LayeredGraph:
-    """Two parts of a graph, each with its state where it is computed. Steps see one graph, the device's."""
+    """The parts of a graph, each with its state where it is computed. Steps see one graph, on the last one's device."""
 
-    def __init__(self, host: SessionGraph, rest: SessionGraph) -> None:
-        self._host, self._rest = host, rest
+    def __init__(self, parts: Sequence[SessionGraph]) -> None:
+        self.parts = parts
 
     def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
-        """The binding for a shape: the host's part runs when inputs are sent, and its rows are sent with them."""
-        host, rest = (graph.bind(tokens, sequences, images) for graph in (self._host, self._rest))
-        return Binding(LayeredExchange(host, rest), rest.enqueue)
+        """The binding for a shape: the parts before the last one run when inputs are sent."""
+        parts = [part.bind(tokens, sequences, images) for part in self.parts]
+        return Binding(LayeredExchange(parts), parts[-1].enqueue)
 
 
 class LayeredExchange(Exchange):
-    """The device's side of a step, before which the host's part runs."""
+    """The last part's side of a step, before which the others run.
 
-    def __init__(self, host: Binding, rest: Binding) -> None:
-        super().__init__({}, rest.outputs)
-        self._host, self._rest = host, rest
+    Rows go from part to part with the next one's inputs. Only the CPU's parts have the host wait for those before.
+    """
+
+    def __init__(self, parts: Sequence[Binding]) -> None:
+        super().__init__({}, parts[-1].outputs)
+        self._parts, self._exchanges = parts, [part.exchange for part in parts]
+        self._last = self._exchanges[-1]
+        self._rows = {name for part in parts[:-1] for name in part.outputs}
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """Arrays to fill in: those of the device, and those that the host alone reads."""
-        return {**self._host.inputs, **self._rest.inputs}
+        """Arrays to fill in, of all parts: for an input of several of them the last one's."""
+        return {name: array for exchange in self._exchanges for name, array in exchange.inputs.items()}
 
     @property
     def sent(self) -> Mapping[str, Array]:
-        return {**self._host.exchange.sent, **self._rest.exchange.sent}
+        return {name: array for exchange in self._exchanges for name, array in exchange.sent.items()}
 
     def send(self, device_inputs: DeviceInputs = NO_DEVICE_INPUTS) -> None:
-        """Runs the host's part, and sends its rows with all other inputs. What the device made for it is awaited."""
-        given, taken = self.inputs, self._host.inputs
-        for name in taken.keys() & device_inputs.keys():
-            self._rest.exchange.fetch(given[name], device_inputs[name])
-        for name, array in taken.items():
-            array[...] = given[name]
-        self._host.run()
-        for name, rows in self._host.outputs.items():
-            given[name][...] = rows
-        left = {name: sources for name, sources in device_inputs.items() if name not in taken}
-        self._rest.exchange.send(left)
+        """Runs the parts before the last one, and sends the rows that they made with all other inputs."""
+        given, inputs = self.inputs, [exchange.inputs for exchange in self._exchanges]
+        for taken in inputs:
+            for name, array in taken.items():
+                if name not in self._rows and array is not given[name]:
+                    array[...] = given[name]
+        for number, (part, taken) in enumerate(zip(self._parts[:-1], inputs[:-1], strict=True)):
+            if drafted := taken.keys() & device_inputs.keys():
+                for name in drafted:
+                    self._last.fetch(taken[name], device_inputs[name])
+                part.exchange.follow(self._last)
+            part.exchange.send()
+            part.enqueue()
+            for reader, later in zip(self._exchanges[number + 1 :], inputs[number + 1 :], strict=True):
+                _hand_over(part.exchange, reader, later)
+        self._last.send({name: sources for name, sources in device_inputs.items() if name in inputs[-1]})
 
     def receive(self) -> None:
-        self._rest.exchange.receive()
+        """Waits for the last part; by then, the others are done."""
+        self._last.receive()
+        for exchange in self._exchanges[:-1]:
+            exchange.wait()
 
     def result(self, name: str) -> Memory:
-        return self._rest.exchange.result(name)
+        return self._last.result(name)
+
+
+def _hand_over(maker: Exchange, reader: Exchange, taken: Mapping[str, Array]) -> None:
+    """Fills the inputs of a part that an earlier one has just made."""
+    if rows := taken.keys() & maker.outputs.keys():
+        for name in rows:
+            maker.hand_over(name, taken[name])
+        reader.follow(maker)

@@ -11,92 +11,90 @@ import onnxruntime as ort
 
 from trigraph.exporter import Manifest
 from trigraph.exporter.package.external import load_checked
-from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
-from trigraph.runtime.device.choice import open_device
-from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.parts.layers import cut
-from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.layered_graph import LayeredGraph
+from trigraph.runtime.execution.parts import Part
 from trigraph.runtime.execution.pending import resize
 from trigraph.runtime.execution.sessions import Graph, SessionGraph, open_session
 from trigraph.runtime.execution.tower import TowerGraph
 from trigraph.runtime.state.state import State
 
+_LAYERED = ("prefill", "verify")  # the graphs of the trunk
+
+
+def load_graphs(folder: Path, manifest: Manifest, names: Sequence[str]) -> Mapping[str, onnx.ModelProto]:
+    """The graphs of a package by name, as their files have them. Raises TrigraphError for a damaged one."""
+    return {name: load_checked(folder / f"{name}.onnx", manifest.weight_paths(folder)) for name in names}
+
 
 @dataclass(frozen=True)
 class PreparedGraph:
-    """A graph as a device runs it, with its weights where the device reads them."""
+    """A graph, or what a part of the model has of it, with its weights where the part's device reads them."""
 
     path: Path
+    part: Part
     changed: onnx.ModelProto | None
     """What runs in place of the file."""
     initializers: dict[str, ort.OrtValue]
-    host: PreparedGraph | None = None
-    """The first layers, where the CPU computes those in the device's place."""
 
 
 @dataclass(frozen=True)
 class PackageGraphs:
-    """Opens the graphs of a package on a device."""
+    """Opens the graphs of a package, those of the trunk in parts."""
 
     folder: Path
     manifest: Manifest
-    device: Device
-    source: WeightSource
+    parts: Sequence[Part]
     threads: int
     progress: Progress = silent
 
-    def place(self, names: Sequence[str], state: Mapping[str, int], budget: int | None) -> Sequence[str]:
-        """Decides which weights of these graphs lie on the device: see WeightSource.place."""
-
-        def models() -> Mapping[str, onnx.ModelProto]:
-            return {name: self.load(name) for name in names}
-
-        return self.source.place(models, state, budget, self.folder / EXPERT_COUNTS)
+    @property
+    def last(self) -> Part:
+        """The part that has all but layers of the trunk."""
+        return self.parts[-1]
 
     def load(self, name: str) -> onnx.ModelProto:
         """The graph of that name as its file has it. Raises TrigraphError for a damaged one."""
-        return load_checked(self.folder / f"{name}.onnx", self.manifest.weight_paths(self.folder))
+        return load_graphs(self.folder, self.manifest, [name])[name]
 
-    def prepare(self, name: str) -> PreparedGraph:
+    def prepare(self, name: str) -> Sequence[PreparedGraph]:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""
         path, model = self.folder / f"{name}.onnx", self.load(name)
-        resized, host = resize(model, self.manifest), None
-        if self.source.host_layers and name in ("prefill", "verify"):
-            first, model = cut(model, self.source.host_layers, self.manifest.config.hidden)
-            host = PreparedGraph(path, first, self.source.mapped.initializers(path, first.graph))
-        adapted = self.source.adapt(model) or resized
-        initializers = self.source.initializers(path, model.graph, self.progress)
-        return PreparedGraph(path, model if adapted else None, initializers, host)
+        changed, parts, models = resize(model, self.manifest), self.parts[-1:], [model]
+        if len(self.parts) > 1 and name in _LAYERED:
+            changed, parts = True, self.parts
+            models = cut(model, [part.end for part in parts[:-1]])
 
-    def open(self, graph: PreparedGraph, state: State) -> Graph:
+        def prepared(part: Part, model: onnx.ModelProto) -> PreparedGraph:
+            adapted = part.source.adapt(model) or changed
+            initializers = part.source.initializers(path, model.graph, self.progress)
+            return PreparedGraph(path, part, model if adapted else None, initializers)
+
+        return [prepared(*pair) for pair in zip(parts, models, strict=True)]
+
+    def open(self, graphs: Sequence[PreparedGraph], state: State) -> Graph:
         """Opens it. Raises TrigraphError when it is not the graph that the manifest describes."""
-
-        def opened(session: ort.InferenceSession, device: Device, source: WeightSource) -> SessionGraph:
-            return SessionGraph(graph.path.stem, session, device, state.buffers, state.limits.pages, source)
-
-        session = self._session(graph, self.device)
-        if graph.host is None:
-            check_contract([session], graph.path, self.manifest)
-            return opened(session, self.device, self.source)
-        cpu = open_device("cpu")
-        first = self._session(graph.host, cpu)
-        check_contract([first, session], graph.path, self.manifest)
-        mapped = WeightSource(self.source.mapped)
-        return LayeredGraph(opened(first, cpu, mapped), opened(session, self.device, self.source))
+        path, sessions = graphs[0].path, [self._session(graph) for graph in graphs]
+        check_contract(sessions, path, self.manifest)
+        opened = [
+            SessionGraph(path.stem, session, part.device, state.buffers, state.limits.pages, part.source)
+            for session, part in zip(sessions, (graph.part for graph in graphs), strict=True)
+        ]
+        return opened[0] if len(opened) == 1 else LayeredGraph(opened)
 
     def open_tower(self) -> TowerGraph:
         """Opens the graph of the vision tower. Raises TrigraphError when it is not the one of the contract."""
         images = self.manifest.images
         if images is None:
             raise TrigraphError("the package has no vision tower")
-        session = self._session(graph := self.prepare("vision"), self.device)
+        (graph,) = self.prepare("vision")
+        session = self._session(graph)
         check_contract([session], graph.path, self.manifest)
-        return TowerGraph(images.tower, session, self.device, self.source)
+        return TowerGraph(images.tower, session, self.last.device, self.last.source)
 
-    def _session(self, graph: PreparedGraph, device: Device) -> ort.InferenceSession:
+    def _session(self, graph: PreparedGraph) -> ort.InferenceSession:
         base = self.manifest.weights_base(self.folder)
-        return open_session(graph.path, graph.changed, graph.initializers, base, self.threads, device)
+        return open_session(graph.path, graph.changed, graph.initializers, base, self.threads, graph.part.device)

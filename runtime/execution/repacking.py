@@ -44,7 +44,7 @@ class Repacking:
         self._steps = weakref.ref(steps)
         self._started = time.monotonic()
         self._stopped = threading.Event()
-        copies = RepackedWeights(graphs.source.mapped, graphs.device.kernels, self._pause)
+        copies = RepackedWeights(graphs.last.source.mapped, graphs.last.device.kernels, self._pause)
         self._thread = threading.Thread(target=self._run, args=(graphs, copies), name="trigraph-repacking", daemon=True)
         self._thread.start()
         _all.add(self)
@@ -78,7 +78,8 @@ class Repacking:
         self._stopped.wait(_START)
         try:
             self._pause(0)
-            self.layout = "repacked" if self._change_over(replace(graphs, source=copies), copies) else "plain"
+            repacked = replace(graphs, parts=[replace(graphs.last, source=copies)])
+            self.layout = "repacked" if self._change_over(repacked, copies) else "plain"
         except _StoppedError:
             self.layout = "plain"
         except Exception as error:
@@ -114,7 +115,7 @@ def begin_repacking(graphs: PackageGraphs, steps: Steps, weight_bytes: int, shar
 
     `share`: the part of free memory that is this process's, 1 unless it is one of several replicas.
     """
-    device = graphs.device
+    device = graphs.last.device
     if device.kernels not in SIDE_BY_SIDE or weight_bytes < LEAST_BYTES or library_function("trigraph_repack") is None:
         return "plain"
     free = free_memory()

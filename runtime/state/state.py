@@ -66,14 +66,13 @@ class State:
         tensors: tuple[StateTensor, ...],
         limits: StateLimits,
         sizes: StateSizes,
-        device: Device = HOST,
+        device: Device | abc.Mapping[str, Device] = HOST,
         *,
         double_buffered: bool = False,
-        on_host: abc.Collection[str] = (),
     ) -> None:
         """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it.
 
-        `on_host`: tensors that lie in the host's memory, all others on the device.
+        `device`: where they lie, or by name where each does.
         """
         self.limits, self.sequences = limits, sizes.sequences
         self.slots = Pool(sizes.slots, "state slots", "sequences")
@@ -92,7 +91,7 @@ class State:
                     tuple(counts[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
                     np.dtype(tensor.dtype),
                     double_buffered=double_buffered,
-                    device=HOST if tensor.name in on_host else device,
+                    device=device if isinstance(device, Device) else device[tensor.name],
                 )
                 for tensor in tensors
             }

@@ -15,7 +15,7 @@ import pytest
 from support.emulator import build_emulator
 from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
 from support.packages import Packages
-from support.placed import budget_for_layers, source_of
+from support.placed import budget_for_layers, host_layers
 from support.step_rows import rows_of_steps
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
@@ -155,14 +155,14 @@ def test_whole_graphs_have_the_bits_of_the_portable_kernels(
 
 
 @pytest.mark.parametrize("on_host", [1, 2, 4])
-@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next"])
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next", "tiny-streams"])
 def test_layers_on_the_cpu_have_the_bits_of_the_portable_kernels(
     emulated: None, packages: Packages, monkeypatch: pytest.MonkeyPatch, geometry: str, on_host: int
 ) -> None:
     package = packages(geometry, "mixed")
     budget = budget_for_layers(package, on_host, context=64, sequences=3)
     engine = load(package, device="cuda", gpu_memory=budget, context=64, sequences=3)
-    assert source_of(engine).host_layers == on_host
+    assert host_layers(engine) == on_host
     found = rows_of_steps(engine)
     monkeypatch.setenv("TRIGRAPH_ISA", "portable")
     assert found == rows_of_steps(load(package, device="cpu", context=64, sequences=3))

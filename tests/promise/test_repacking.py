@@ -26,6 +26,7 @@ from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE, RepackedWeights
 from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.execution import repacking
 from trigraph.runtime.execution.package_graphs import PackageGraphs
+from trigraph.runtime.execution.parts import Part
 
 pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="weights are repacked for the CPU")
 sets = pytest.mark.parametrize("isa", SIDE_BY_SIDE, indirect=True)
@@ -49,9 +50,9 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
 def changes(engine: Engine, folder: Path) -> list[Callable[[], None]]:
     """What has the steps read repacked weights, and plain ones again, both on the engine's state."""
     steps, device, mapped = engine.steps, engine.model.device, engine.model.weights
-    plain = PackageGraphs(folder, read_manifest(folder), device, WeightSource(mapped), 1)
+    plain = PackageGraphs(folder, read_manifest(folder), [Part(device, WeightSource(mapped))], 1)
     found: list[Callable[[], None]] = []
-    for graphs in (replace(plain, source=RepackedWeights(mapped, device.kernels)), plain):
+    for graphs in (replace(plain, parts=[Part(device, RepackedWeights(mapped, device.kernels))]), plain):
         opened = [graphs.open(graphs.prepare(name), steps.state) for name in ("prefill", "verify", "draft")]
         found.append(partial(steps.change_over, *opened))
     return found

@@ -63,13 +63,13 @@ class FakeDevice:
         return int(self._library.fake_cuda_allocated_on(number))
 
     @contextmanager
-    def full(self, left: int = 0) -> Iterator[None]:
-        """Others take all device memory but `left` bytes, while the block runs."""
-        self._library.fake_cuda_limit(ctypes.c_size_t(self.allocated() + left))
+    def full(self, left: int = 0, number: int = 0) -> Iterator[None]:
+        """Others take all memory of the device of that number but `left` bytes, while the block runs."""
+        self._library.fake_cuda_limit(number, ctypes.c_size_t(self.allocated(number) + left))
         try:
             yield
         finally:
-            self._library.fake_cuda_limit(ctypes.c_size_t(128 << 30))
+            self._library.fake_cuda_limit(number, ctypes.c_size_t(128 << 30))
 
     def allocate_as_others_do(self) -> int:
         """Allocates with the thread's own capture mode, as a library does that knows nothing of us; CUDA's status."""

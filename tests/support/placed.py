@@ -11,7 +11,10 @@ from trigraph.exporter.package.external import load_checked
 from trigraph.runtime import Engine
 from trigraph.runtime.device.cuda.weight_source import CudaWeightSource
 from trigraph.runtime.device.parts.experts import weights_of
-from trigraph.runtime.device.parts.placement import WORKING_BYTES, Weights
+from trigraph.runtime.device.parts.layers import state_layer
+from trigraph.runtime.device.parts.placing import WORKING_BYTES
+from trigraph.runtime.device.parts.weights import Weights
+from trigraph.runtime.device.weight_source import WeightSource
 from trigraph.runtime.execution.layered_graph import LayeredGraph
 from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.state.sequence import StateLimits
@@ -20,10 +23,25 @@ from trigraph.runtime.state.sizes import Budgets
 
 def source_of(engine: Engine) -> CudaWeightSource:
     """Where the steps of a model on a GPU read its weights."""
+    *_, (_, source) = parts_of(engine)
+    assert isinstance(source, CudaWeightSource)
+    return source
+
+
+def parts_of(engine: Engine) -> list[tuple[int, WeightSource]]:
+    """By part of a model, how many layers it has, and where its steps read weights."""
     verify = engine.steps._verify
-    graph = verify._rest if isinstance(verify, LayeredGraph) else verify
-    assert isinstance(graph, SessionGraph) and isinstance(graph._source, CudaWeightSource)
-    return graph._source
+    graphs = verify.parts if isinstance(verify, LayeredGraph) else [verify]
+    found = []
+    for graph in graphs:
+        assert isinstance(graph, SessionGraph)
+        found.append((len({state_layer(name) for name in graph._state} - {None}), graph._source))
+    return found
+
+
+def host_layers(engine: Engine) -> int:
+    """How many layers the CPU computes in a GPU's place."""
+    return sum(layers for layers, source in parts_of(engine) if not isinstance(source, CudaWeightSource))
 
 
 def weights_of_package(package: Path, state: Mapping[str, int] = MappingProxyType({})) -> Weights:
@@ -52,6 +70,5 @@ def budget_for(package: Path, share: float, context: int, sequences: int) -> int
 def budget_for_layers(package: Path, host_layers: int, context: int, sequences: int) -> int:
     """The least budget that leaves so many layers to the CPU, and all routed experts of the others."""
     state = state_of_package(package, context, sequences)
-    host, rest = weights_of_package(package, state).divided(host_layers)
-    left = sum(state.values()) - sum(block.state_bytes for block in host.blocks)
-    return WORKING_BYTES + rest.trunk_bytes + left
+    _, rest = weights_of_package(package, state).divided([host_layers])
+    return WORKING_BYTES + rest.trunk_bytes + rest.state_bytes

@@ -92,16 +92,16 @@ def test_other_operators_are_refused(packages: Packages) -> None:
         lower(_first(packages("tiny-dense", "Q8_0"), rename, "RMSNorm"), 64)
 
 
-def test_memory(packages: Packages, tmp_path: Path) -> None:
+def test_memory(packages: Packages) -> None:
     """Weights that take more than --gpu-memory are refused before any is read; else the start says what they take."""
     folder = packages("tiny-moe", "Q8_0")
     source = WebGpuWeightSource(MappedWeights({}), {})
     graphs = {graph: load_graph(folder / f"{graph}.onnx") for graph in GRAPHS}
     state = {"kv.3.key": 1 << 20, "mtp.key": 1 << 20}
     with pytest.raises(TrigraphError, match="more than gpu_memory, 1 MB; raise it"):
-        source.place(lambda: graphs, state, 1_000_000, tmp_path)
+        source.hold(lambda: graphs, state, 1_000_000)
     graphs = {graph: load_graph(folder / f"{graph}.onnx") for graph in GRAPHS}
-    (notice,) = source.place(lambda: graphs, state, None, tmp_path)
+    (notice,) = source.hold(lambda: graphs, state, None)
     assert notice.endswith("; the CPU computes the routed experts")
     assert source.reads_mapped
     taken = {value.name: value for graph in graphs.values() for value in graph.graph.input if ":" in value.name}

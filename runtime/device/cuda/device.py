@@ -32,8 +32,6 @@ class CudaDevice(Device):
     """A GPU. State and results of steps never leave it unasked."""
 
     functions: CudaLibrary
-    experts: str = "gpu"
-    """Where routed experts are computed: gpu, those that fit into its memory, or cpu, from the mapped file."""
     capture: int = 0
     """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
 
@@ -42,6 +40,10 @@ class CudaDevice(Device):
     is_host: ClassVar[bool] = False
     chunk: ClassVar[int] = 1024
     most_pending: ClassVar[int] = 29  # as many as kernels hold in shared memory
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}:{self.functions.number}"
 
     def enter(self) -> None:
         self.functions.use()
@@ -94,14 +96,17 @@ class CudaDevice(Device):
     def free_memory(self) -> int:
         return self.functions.free_memory()[0]
 
+    def total_memory(self) -> int:
+        return self.functions.free_memory()[1]
+
     def copy_rate(self) -> float:
         return self.functions.copy_rate()
 
     def weight_source(self, mapped: MappedWeights, threads: int) -> CudaWeightSource:
-        return CudaWeightSource(self.functions, mapped, self.experts, threads)
+        return CudaWeightSource(self.functions, mapped, threads)
 
 
-def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
+def open_cuda(number: int = 0) -> CudaDevice:
     """A GPU, by its number among those that CUDA shows, for one engine.
 
     Raises TrigraphError that says what is missing, and what to do about it.
@@ -120,6 +125,4 @@ def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
     library.use_read_rows(read_rows())
     capture = captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
     capture = capture if library.provider == PROVIDER else 0  # only ONNX Runtime's own provider captures
-    return CudaDevice(
-        library.path, "CUDA", provider=library.provider, functions=library, experts=experts, capture=capture
-    )
+    return CudaDevice(library.path, "CUDA", provider=library.provider, functions=library, capture=capture)

@@ -12,7 +12,7 @@ from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.device.device_memory import PinnedArray
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange
 
-_ON_DEVICE = ("logits",)  # results that a round seldom reads: rows of them are fetched when asked for
+_READ = ("tokens", "hidden", "probability", "embeddings")  # of others, rows are fetched when asked for
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class CudaExchange(Exchange):
         self._start, self._size = _extent(inputs)
         self._views: dict[_Block, Mapping[str, Array]] = {}
         self._block: _Block | None = None  # of the step that is sent next, or was last
-        read = {name: memory for name, memory in outputs.items() if name not in _ON_DEVICE}
+        read = {name: memory for name, memory in outputs.items() if name in _READ}
         start, size = _extent(read)
         results = staging.results(size)
         self._received = results.address, start, size
@@ -117,8 +117,16 @@ class CudaExchange(Exchange):
     def fetch(self, array: Array, sources: Sequence[int]) -> None:
         for row, source, count in spans(sources, array.nbytes // len(array)):
             self._library.copy(array[row:].ctypes.data, source, array[row : row + count].nbytes)
-        if any(sources):
-            self._library.wait()
+
+    def hand_over(self, name: str, array: Array) -> None:
+        self._library.copy(array.ctypes.data, self._results[name].address, array.nbytes)
+
+    def follow(self, other: Exchange) -> None:
+        if isinstance(other, CudaExchange):
+            self._library.follow(other._library)
+
+    def wait(self) -> None:
+        self._library.wait()
 
 
 def spans(sources: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -135,5 +143,5 @@ def spans(sources: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int, in
 
 def _extent(arrays: Mapping[str, CudaArray]) -> tuple[int, int]:
     """Where arrays begin that lie behind each other, and their bytes."""
-    start = min(array.address for array in arrays.values())
-    return start, max(array.address + array.nbytes for array in arrays.values()) - start
+    start = min((array.address for array in arrays.values()), default=0)
+    return start, max((array.address + array.nbytes for array in arrays.values()), default=0) - start

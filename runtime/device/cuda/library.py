@@ -49,6 +49,7 @@ class CudaLibrary:
             ("trigraph_free_event", None, (pointer,)),
             ("trigraph_record_event", text, (pointer, pointer)),
             ("trigraph_wait_for_event", text, (pointer,)),
+            ("trigraph_hold_for_event", text, (pointer, pointer)),
             ("trigraph_seconds_between", ctypes.c_double, (pointer, pointer)),
             ("trigraph_draw_scratch", integer, (integer,)),
             ("trigraph_draw_candidates", ctypes.c_int, ()),
@@ -126,6 +127,12 @@ class CudaLibrary:
         weakref.finalize(self, idle.append, stream)
         return stream
 
+    @cached_property
+    def _reached(self) -> int | None:
+        event = self.make_event()
+        weakref.finalize(self, self._library.trigraph_free_event, event)
+        return event
+
     def allocate(self, nbytes: int, *, pinned: bool = False) -> int:
         """Zeroed memory on the device, or in the host where copies are fast. Raises TrigraphError for none left."""
         self.use()
@@ -134,8 +141,8 @@ class CudaLibrary:
                 continue
             free, total = self.free_memory()
             raise TrigraphError(
-                f"the GPU has {free / 1e6:,.0f} of {total / 1e6:,.0f} MB free, and {nbytes / 1e6:,.0f} MB are needed; "
-                "load with a smaller context or fewer sequences, or use --device cpu"
+                f"GPU {self.number} has {free / 1e6:,.0f} of {total / 1e6:,.0f} MB free, and {nbytes / 1e6:,.0f} MB "
+                "are needed; load with a smaller context or fewer sequences, or use --device cpu"
             )
         return int(address)
 
@@ -146,6 +153,12 @@ class CudaLibrary:
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Enqueues a copy between any two addresses."""
         self._check(self._library.trigraph_copy(target, source, nbytes, self.stream))
+
+    def follow(self, other: CudaLibrary) -> None:
+        """What is enqueued from now on waits for all that the other one has enqueued; the host waits for nothing."""
+        if other is not self:
+            other.record_event(other._reached)
+            self._check(self._library.trigraph_hold_for_event(other._reached, self.stream))
 
     def wait(self) -> None:
         """Waits for all that was enqueued. Raises TrigraphError for an error of the device or of a kernel."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,9 @@ from trigraph.runtime.device.cuda.library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda.weights import CudaWeights
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import RetryError
-from trigraph.runtime.device.parts.experts import held_stacks, pieces, split, tables, weights_of
+from trigraph.runtime.device.parts.experts import held_stacks, pieces, split, tables
 from trigraph.runtime.device.parts.moving_experts import MovingExperts, Stack
-from trigraph.runtime.device.parts.placement import Placement, placed
+from trigraph.runtime.device.parts.placement import GpuShare
 from trigraph.runtime.device.parts.tables import host_tables, keep_tables
 from trigraph.runtime.device.weight_source import WeightSource
 
@@ -35,40 +35,28 @@ _SHORTAGE = (
 
 
 class CudaWeightSource(WeightSource):
-    """Copies on the GPU, and the layers and experts that are the CPU's."""
+    """Copies on the GPU, and the experts that are the CPU's."""
 
-    def __init__(self, library: CudaLibrary, mapped: MappedWeights, experts: str, threads: int) -> None:
-        """`experts`: where routed ones are computed: gpu, those that fit into its memory, or cpu."""
+    def __init__(self, library: CudaLibrary, mapped: MappedWeights, threads: int) -> None:
         super().__init__(mapped)
         self.reads_mapped = False
-        self.placement: Placement | None = None
-        """What lies where; None before that is decided, and where the GPU has all."""
+        self.share: GpuShare | None = None
+        """What lies on the GPU; None before that is decided."""
         self.moving: MovingExperts | None = None
         """What moves experts, where their places are not fixed."""
-        self._library, self._experts = library, experts
+        self._library = library
         self._threads = max(1, threads - 1)  # one has the engine, which waits for the GPU
         self._copies = CudaWeights(library)
 
-    def place(
-        self,
-        models: Callable[[], Mapping[str, onnx.ModelProto]],
-        state: Mapping[str, int],
-        budget: int | None,
-        counts: Path,
-    ) -> Sequence[str]:
-        memory, on_host = self._library.free_memory(), self._experts == "cpu"
-        placement = placed(weights_of(models(), state), sum(state.values()), budget, *memory, all_on_host=on_host)
-        if not placement.is_split and not placement.host_layers:
-            return ()
-        if placement.is_split and self._library.provider == PROVIDER:
-            self.moving = MovingExperts(self._library, placement, counts)
-        self.placement, self.host_layers, self.reads_mapped = placement, placement.host_layers, True
-        return [placement.sentence()]
+    def place(self, share: GpuShare, experts: Mapping[str, int], counts: Path) -> None:
+        self.share, self.reads_mapped = share, share.is_split
+        if share.is_split and self._library.provider == PROVIDER:
+            self.moving = MovingExperts(self._library, share, experts, counts)
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Nodes are fused. The CPU computes the routed experts that lie there, and reads rows of n-grams' table."""
-        if self.placement:
-            split(model, self.placement, self._threads, {} if self.moving is None else self.moving.places)
+        if self.share:
+            split(model, self.share, self._threads, {} if self.moving is None else self.moving.places)
         keep_tables(model, self._threads)
         fuse(model)
         return True
@@ -77,10 +65,15 @@ class CudaWeightSource(WeightSource):
         values = super().initializers(path, graph, progress)
         if self._library.provider != PROVIDER:
             return values
-        held: dict[str, ort.OrtValue] = {}
+        total, held = self.mapped.resident_bytes, dict[str, ort.OrtValue]()
+
+        def copied(size: int) -> None:
+            self.mapped.uploaded += size
+            progress("upload", min(self.mapped.uploaded, total), total)
+
         for names in pieces(graph, values, host_tables(graph)):
             piece = {name: values[name] for name in names}
-            held |= self._copies.on_device(piece, self.mapped.resident_bytes, progress)
+            held |= self._copies.on_device(piece, copied)
         if self.moving:
             held |= self._shared_tables(self.moving, graph, values, held)
         return values | held
@@ -111,8 +104,8 @@ class CudaWeightSource(WeightSource):
         if not any(sign in str(error) for sign in _SHORTAGE):
             return None
         if self.moving is not None and self.moving.give_back():
-            return RetryError("a step failed as the GPU had no memory left; the CPU has taken some experts back")
+            return RetryError("a step failed as a GPU had no memory left; the CPU has taken some experts back")
         return TrigraphError(
-            "a step failed as the GPU has no memory left; close other programs that use it, or load with a smaller "
-            "--gpu-memory, a smaller context or fewer sequences"
+            f"a step failed as GPU {self._library.number} has no memory left; close other programs that use it, or "
+            "load with a smaller --gpu-memory, a smaller context or fewer sequences"
         )

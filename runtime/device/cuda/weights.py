@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 
-from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.device.device_memory import PinnedArray
 from trigraph.runtime.device.heap import release
@@ -57,14 +56,11 @@ class CudaWeights:
         self._library = library
         self._values: dict[tuple[int, str], ort.OrtValue] = {}  # by address and shape in the mapped files
         self._pieces: dict[int, weakref.finalize[[int, bool], CudaWeights]] = {}  # by address
-        self._copied = 0
 
-    def on_device(
-        self, mapped: Mapping[str, ort.OrtValue], total: int = 0, progress: Progress = silent
-    ) -> dict[str, ort.OrtValue]:
+    def on_device(self, mapped: Mapping[str, ort.OrtValue], copied: Callable[[int], object]) -> dict[str, ort.OrtValue]:
         """The mapped weights, on the device. Those that no graph has asked for before are copied, into one piece.
 
-        `progress` is told how many of `total` bytes there are.
+        `copied` is told the bytes of each bit of it.
         """
         keys = {name: (value.data_ptr(), str(value.shape())) for name, value in mapped.items()}
         missing = {key: mapped[name] for name, key in keys.items() if key not in self._values}
@@ -78,8 +74,7 @@ class CudaWeights:
             upload = _Upload(self._library)
             for (key, value), place in zip(missing.items(), places, strict=True):
                 for size in upload.copy(start + place, value.data_ptr(), value.tensor_size_in_bytes()):
-                    self._copied += size
-                    progress("upload", min(self._copied, total), total)
+                    copied(size)
                 self._values[key] = self.at(start + place, value)
             self._library.wait()
         return {name: self._values[key] for name, key in keys.items()}

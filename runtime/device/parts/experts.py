@@ -11,8 +11,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.models.names import NGRAM_TABLE
-from trigraph.runtime.device.parts.layers import layer_count, layer_of, leaving, looked_up, state_by_layer
-from trigraph.runtime.device.parts.placement import Block, ExpertLayer, Placement, Weights, first_slots
+from trigraph.runtime.device.parts.layers import layer_count, layer_of, levels_of, looked_up, state_by_layer
+from trigraph.runtime.device.parts.placement import GpuShare, first_slots
+from trigraph.runtime.device.parts.weights import Block, ExpertLayer, Weights
 
 CUDA_DOMAIN = "trigraph.cuda"
 SPLIT = "SplitExperts"
@@ -28,17 +29,20 @@ def weights_of(models: Mapping[str, ModelProto], state: Mapping[str, int] = Mapp
     """
     sizes: dict[tuple[str, ...], int] = {}  # by place in a file: graphs share weights
     levels: dict[tuple[str, ...], int] = {}  # how many layers they leave a GPU with
+    first: set[tuple[str, ...]] = set()  # of the first layer and what is ahead of it
     tables: set[tuple[str, ...]] = set()
     layers: dict[str, ExpertLayer] = {}
     for name, model in sorted(models.items(), key=lambda item: item[0] == "draft"):
         tensors = _external(model)
         routed = {stack for node in _expert_nodes(model) for stack in _stacks(node)}
-        left, few = leaving(model), looked_up(model)
+        found, few = levels_of(model), looked_up(model)
         for tensor in tensors.values():
             if tensor.name not in routed and tensor.name != NGRAM_TABLE:
                 place = tuple(entry.value for entry in tensor.external_data)
                 sizes[place] = _bytes(tensor)
-                levels[place] = max(levels.get(place, 0), left.get(tensor.name, 0))
+                least, most = found.get(tensor.name, (0, 0))
+                levels[place] = max(levels.get(place, 0), most)
+                first |= {place} if least == 1 else set()
                 tables |= {place} if tensor.name in few else set()
         for node in _expert_nodes(model):
             gate = tensors[node.input[3]]
@@ -56,17 +60,23 @@ def weights_of(models: Mapping[str, ModelProto], state: Mapping[str, int] = Mapp
         own = [place for place, level in levels.items() if level == number + 1]
         read = sum(sizes[place] for place in own if place not in tables)
         blocks.append(Block(nbytes=sum(sizes[place] for place in own), read_bytes=read, state_bytes=of_layer[number]))
-    return Weights(trunk_bytes=sum(sizes.values()), layers=tuple(layers.values()), blocks=tuple(blocks))
+    return Weights(
+        trunk_bytes=sum(sizes.values()),
+        layers=tuple(layers.values()),
+        blocks=tuple(blocks),
+        state_bytes=sum(state.values()),
+        shared_bytes=sum(sizes[place] for place in first if levels[place] > 1),
+    )
 
 
-def split(model: ModelProto, placement: Placement, threads: int, places: Mapping[str, int]) -> None:
+def split(model: ModelProto, share: GpuShare, threads: int, places: Mapping[str, int]) -> None:
     """Has the CPU compute the experts that the GPU does not hold, on so many threads.
 
     `places`: by layer, the address of its table in the host's memory; with it, the weights of these experts may go to
     the GPU for a long step.
     """
     tensors = _external(model)
-    nodes = [(node, placement.slots[node.input[3]]) for node in _expert_nodes(model)]
+    nodes = [(node, share.slots[node.input[3]]) for node in _expert_nodes(model)]
     nodes = [(node, held) for node, held in nodes if held < tensors[node.input[3]].dims[0]]
     if nodes:
         model.opset_import.add(domain=CUDA_DOMAIN, version=1)

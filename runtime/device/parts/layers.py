@@ -1,15 +1,16 @@
-"""Graphs cut at a layer: the first layers of the trunk for the CPU, all else for a GPU that does not hold them."""
+"""Graphs cut into parts of consecutive layers of the trunk, each for a device of its own."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 _LAYER = re.compile(r"blk\.(\d+)\.")  # the names of its nodes and weights begin so
-_STATE = re.compile(r"(?:gdn|kv)\.(\d+)\.")
+_STATE = re.compile(r"(?:gdn|kv|index|ngrams)\.(\d+)\b")
 _NEVER = 1 << 30
 _LOOKUP = "BlockGather"  # of which a step reads a few rows
 
@@ -21,52 +22,56 @@ def layer_of(weight: str) -> int | None:
 
 
 def layer_count(model: ModelProto) -> int:
-    """How many layers a trunk's graph has that may be cut off: none where rows of residual streams would cross."""
-    if any(node.op_type == "StreamMean" for node in model.graph.node):
-        return 0
+    """How many layers a trunk's graph has."""
     return 1 + max((number for node in model.graph.node if (number := layer_of(node.name)) is not None), default=-1)
 
 
+def state_layer(tensor: str) -> int | None:
+    """The number of the layer of the trunk that a state tensor belongs to; None for the MTP head's and a drafter's."""
+    match = _STATE.match(tensor)
+    return None if match is None else int(match[1])
+
+
 def state_by_layer(sizes: Mapping[str, int]) -> Counter[int]:
-    """Bytes of state tensors by the number of their layer of the trunk, from those by name; without the MTP head's."""
+    """Bytes of state tensors by the number of their layer of the trunk, from those by name."""
     found: Counter[int] = Counter()
     for name, nbytes in sizes.items():
-        if part := _STATE.match(name):
-            found[int(part[1])] += nbytes
+        if (layer := state_layer(name)) is not None:
+            found[layer] += nbytes
     return found
 
 
-def state_of_layers(names: Iterable[str], layers: int) -> frozenset[str]:
-    """The names of the first layers' state tensors."""
-    return frozenset(name for name in names if (part := _STATE.match(name)) and int(part[1]) < layers)
+def cut(model: ModelProto, ends: Sequence[int]) -> list[ModelProto]:
+    """The parts of a trunk's graph: the layers before each of `ends`, which rise, and behind the last one all else.
 
-
-def cut(model: ModelProto, layers: int, hidden: int) -> tuple[ModelProto, ModelProto]:
-    """The part of a trunk's graph with so many layers, the first ones, and the part that goes on from its rows.
-
-    The embedding is in the first part. What the second one takes over, float32 [T, hidden], is an output of the first
-    and an input of the second.
+    The embedding is in the first part. What a part makes and later ones read, rows of tokens, is an output of the one
+    and an input of the others.
     """
-    levels = list(zip(model.graph.node, _levels(model.graph), strict=True))
-    below = [node for node, level in levels if level <= layers]
-    above = [node for node, level in levels if level > layers]
-    read = {name for node in above for name in node.input}
-    rows = [name for node in below for name in node.output if name in read]
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["T", hidden]) for name in rows]
-    first, second = _part(model, below), _part(model, above)
-    first.graph.output.extend(ports)
-    second.graph.input.extend(ports)
-    return first, second
+    nodes: list[list[NodeProto]] = [[] for _ in range(len(ends) + 1)]
+    for node, level in zip(model.graph.node, _levels(model.graph), strict=True):
+        nodes[bisect_left(ends, level)].append(node)
+    parts = [_part(model, own) for own in nodes]
+    ports = {value.name: value for value in model.graph.value_info}
+    makers: dict[str, ModelProto] = {}
+    for part, own in zip(parts, nodes, strict=True):
+        rows = {name: makers[name] for node in own for name in node.input if name in makers}
+        for name, maker in rows.items():
+            part.graph.input.append(ports[name])
+            if not any(port.name == name for port in maker.graph.output):
+                maker.graph.output.append(ports[name])
+        makers |= {name: part for node in own for name in node.output if name}
+    return parts
 
 
-def leaving(model: ModelProto) -> Mapping[str, int]:
-    """By weight of a graph, how many first layers must leave a device before nothing there reads it: above all layers'
-    numbers for those that are always read."""
-    leaving_at: dict[str, int] = {}
+def levels_of(model: ModelProto) -> Mapping[str, tuple[int, int]]:
+    """By weight of a graph, the least and the most first layers that a device must leave so that some node that reads
+    it, or every one, is gone: above all layers' numbers for those that are always read."""
+    found: dict[str, tuple[int, int]] = {}
     for node, level in zip(model.graph.node, _levels(model.graph), strict=True):
         for name in node.input:
-            leaving_at[name] = max(leaving_at.get(name, 0), level)
-    return {tensor.name: leaving_at[tensor.name] for tensor in model.graph.initializer if tensor.name in leaving_at}
+            least, most = found.get(name, (level, level))
+            found[name] = min(least, level), max(most, level)
+    return {tensor.name: found[tensor.name] for tensor in model.graph.initializer if tensor.name in found}
 
 
 def looked_up(model: ModelProto) -> set[str]:

@@ -19,7 +19,7 @@ from trigraph.custom_ops import library_function
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device_memory import DeviceMemory, PinnedArray
 from trigraph.runtime.device.parts.expert_counts import Counts, read_counts, write_counts
-from trigraph.runtime.device.parts.placement import Placement, first_slots
+from trigraph.runtime.device.parts.placement import GpuShare, first_slots
 
 _log = logging.getLogger("trigraph.device")
 
@@ -74,10 +74,10 @@ class MovingExperts:
     tables where they were. Counts are made by the host's side of each layer.
     """
 
-    def __init__(self, device: DeviceMemory, placement: Placement, counts: Path) -> None:
-        """`counts`: the file that keeps them from one start to the next."""
-        self._device, self._path = device, counts
-        layers = [layer for layer in placement.weights.layers if placement.slots[layer.name] < layer.experts]
+    def __init__(self, device: DeviceMemory, share: GpuShare, experts: Mapping[str, int], counts: Path) -> None:
+        """`experts`: of each layer of the model. `counts`: the file that keeps them from one start to the next."""
+        self._device, self._path, self._experts = device, counts, experts
+        layers = [layer for layer in share.weights.layers if share.slots[layer.name] < layer.experts]
         shape = (len(layers), max(layer.experts for layer in layers))
         largest = max(BYTES_A_STEP, *(layer.expert_bytes for layer in layers))
         self._layers: dict[str, SharedLayer] = {}
@@ -94,12 +94,10 @@ class MovingExperts:
         self.moved = 0
         """Experts so far."""
         for number, layer in enumerate(layers):
-            slots = first_slots(layer.experts, placement.slots[layer.name])
+            slots = first_slots(layer.experts, share.slots[layer.name])
             self._layers[layer.name] = shared = SharedLayer(number, slots, layer.expert_bytes)
             self._send_table(shared)
         device.wait()
-        all_layers = (*placement.host.layers, *placement.weights.layers)  # the file may be of another budget
-        experts = {layer.name: layer.experts for layer in all_layers}
         for name, used in read_counts(counts, experts).items():
             if name in self._layers:
                 self._layers[name].used[:] = used
@@ -107,7 +105,7 @@ class MovingExperts:
         self._release: Callable[[int], None]  # there where some have slots
         give_back = weakref.WeakMethod(self.give_back)
         device.reclaim = lambda: (call := give_back()) and call()
-        weakref.finalize(self, _save, counts, self._layers)  # also where the program ends
+        weakref.finalize(self, _save, counts, self._layers, experts)  # also where the program ends
 
     @property
     def places(self) -> Mapping[str, int]:
@@ -158,7 +156,8 @@ class MovingExperts:
         address, layer.stacks = layer.stacks[0].device, ()
         self._release(address)
         _log.warning(
-            "the GPU has no memory left: it gives back that of %d experts, %.0f MB, which the CPU computes from now on",
+            "GPU %d has no memory left: it gives back that of %d experts, %.0f MB, which the CPU computes from now on",
+            self._device.number,
             count,
             count * layer.expert_bytes / 1e6,
         )
@@ -196,7 +195,7 @@ class MovingExperts:
                 self._queue.append((layer, come, go))
         if time.monotonic() - self._saved > _SAVING_SECONDS:
             self._saved = time.monotonic()
-            _save(self._path, self._layers)
+            _save(self._path, self._layers, self._experts)
 
     def _move(self, layer: SharedLayer, expert: int, slot: int, start: int) -> None:
         for stack in layer.stacks:
@@ -211,9 +210,10 @@ class MovingExperts:
         self._device.copy(self._tables + layer.number * self._row_bytes, row.ctypes.data, row.nbytes)
 
 
-def _save(path: Path, layers: Mapping[str, SharedLayer]) -> None:
+def _save(path: Path, layers: Mapping[str, SharedLayer], experts: Mapping[str, int]) -> None:
+    """Beside what the file says of the model's other layers, which may be another GPU's."""
     if used := {name: layer.used for name, layer in layers.items() if layer.used.any()}:
-        write_counts(path, used)
+        write_counts(path, read_counts(path, experts) | used)
 
 
 def _take_counts(layer: SharedLayer) -> NDArray[np.uint32]:

@@ -64,7 +64,7 @@ def _value(memory: Memory) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy(memory) if isinstance(memory, np.ndarray) else memory.value
 
 
-def open_webgpu(experts: str = "gpu", number: int = 0) -> WebGpuDevice:
+def open_webgpu(number: int = 0) -> WebGpuDevice:
     """A GPU, by its number among those that the plugin shows; routed experts are the CPU's.
 
     Raises TrigraphError that says what is missing, and what to do about it.

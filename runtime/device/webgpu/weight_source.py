@@ -33,14 +33,9 @@ class WebGpuWeightSource(WeightSource):
         self._positions = 0
         self._done = 0
 
-    def place(
-        self,
-        models: Callable[[], Mapping[str, onnx.ModelProto]],
-        state: Mapping[str, int],
-        budget: int | None,
-        counts: Path,
+    def hold(
+        self, models: Callable[[], Mapping[str, onnx.ModelProto]], state: Mapping[str, int], budget: int | None
     ) -> Sequence[str]:
-        """Everything lies on the GPU, or the model is refused."""
         loaded = {name: model for name, model in models().items() if name != "vision"}  # refused when it is opened
         nodes = [node for model in loaded.values() for node in model.graph.node]
         self.reads_mapped = any(node.op_type == "GroupedExpertFFN" for node in nodes)

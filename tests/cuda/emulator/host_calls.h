@@ -51,6 +51,7 @@ HOST_C_CALL cudaError_t cudaEventCreate(cudaEvent_t* event);
 HOST_C_CALL cudaError_t cudaEventDestroy(cudaEvent_t event);
 HOST_C_CALL cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 HOST_C_CALL cudaError_t cudaEventSynchronize(cudaEvent_t event);
+HOST_C_CALL cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 HOST_C_CALL cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
 namespace emulator {

@@ -108,9 +108,9 @@ FAKE_CUDA_API size_t fake_cuda_allocated_on(int number) {
   const Guard guard(device().lock);
   return device().memory.allocated(number);
 }
-FAKE_CUDA_API void fake_cuda_limit(size_t bytes) {
+FAKE_CUDA_API void fake_cuda_limit(int number, size_t bytes) {
   const Guard guard(device().lock);
-  device().memory.limit(bytes);
+  device().memory.limit(number, bytes);
 }
 
 // Memory.
@@ -127,7 +127,7 @@ FAKE_CUDA_API cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaErrorN
 FAKE_CUDA_API cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
   *total = kDeviceBytes;
   const Guard guard(device().lock);
-  *left = device().memory.left();
+  *left = device().memory.left(current_device);
   return cudaSuccess;
 }
 
@@ -239,7 +239,7 @@ FAKE_CUDA_API cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
+  *event = new CUevent_st{current_device};
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
@@ -250,7 +250,11 @@ FAKE_CUDA_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 FAKE_CUDA_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Guard guard(device().lock);
   if (device().stream(stream).capture) return device().refuse("an event");
-  *event = {&device().stream(stream), device().stream(stream).enqueued()};
+  if (stream && device().stream(stream).device() != event->device) {
+    device().note("error an event of another device than its stream's");
+    return cudaErrorInvalidValue;
+  }
+  event->stream = &device().stream(stream), event->number = device().stream(stream).enqueued();
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
@@ -271,5 +275,6 @@ FAKE_CUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t,
 FAKE_CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Guard guard(device().lock);
   if (!event->stream) return cudaSuccess;
+  device().note("hold stream");
   return device().enqueue(stream, [on = *event] { on.stream->run_until(on.number); });
 }

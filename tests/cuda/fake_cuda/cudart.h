@@ -25,8 +25,8 @@ FAKE_CUDA_API const char* fake_cuda_take_events();
 // Bytes that are allocated on all devices, and on one.
 FAKE_CUDA_API size_t fake_cuda_allocated();
 FAKE_CUDA_API size_t fake_cuda_allocated_on(int device);
-// Allocations that would make more than so many bytes of all devices fail, as if others had the rest.
-FAKE_CUDA_API void fake_cuda_limit(size_t bytes);
+// Allocations that would make more than so many bytes of a device fail, as if others had the rest.
+FAKE_CUDA_API void fake_cuda_limit(int device, size_t bytes);
 // From now on `called` runs in the midst of each capture, in its thread; nullptr: nothing does.
 FAKE_CUDA_API void fake_cuda_in_captures(void (*called)());
 FAKE_CUDA_API cudaError_t cudaMemset(void* memory, int value, size_t bytes);

@@ -92,10 +92,10 @@ def test_weights_go_to_the_device_for_long_prompts(
     budget = budget_for(package, share, context=128, sequences=3)
     engine = load(package, device="cuda", gpu_memory=budget, context=128, sequences=3)
     assert engine.generate(prompt, option).run() == on_cpu.generate(prompt, option).run()
-    placement = source_of(engine).placement
-    assert placement is not None
-    layers = [layer for layer in placement.weights.layers if not layer.head]
-    streamed = sum((layer.experts - placement.slots[layer.name]) * layer.expert_bytes for layer in layers)
+    held = source_of(engine).share
+    assert held is not None
+    layers = [layer for layer in held.weights.layers if not layer.head]
+    streamed = sum((layer.experts - held.slots[layer.name]) * layer.expert_bytes for layer in layers)
     for length, copies in ((80, 1), (64, 0)):
         sequence = engine.steps.new_sequence()
         gpu.events()

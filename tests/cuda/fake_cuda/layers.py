@@ -7,7 +7,7 @@ import pytest
 from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
 from support.moved import asked, moved_between
 from support.packages import Packages
-from support.placed import budget_for_layers, source_of, weights_of_package
+from support.placed import budget_for_layers, host_layers, source_of, weights_of_package
 from support.promise import sequence_bits
 from support.seeing import SeeingPackages, prompt_of
 from support.step_rows import rows_of_steps
@@ -32,7 +32,7 @@ def engine_of(package: Path, on_host: int, more: int = 0) -> Engine:
     """Whose CPU computes so many layers; its GPU may take `more` bytes for experts."""
     budget = budget_for_layers(package, on_host, CAPACITY, 3) + more
     engine = load(package, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
-    assert source_of(engine).host_layers == on_host
+    assert host_layers(engine) == on_host
     return engine
 
 
@@ -85,8 +85,8 @@ def test_with_some_of_the_experts(packages: Packages, on_host: int, more: int) -
     """Of the layers that the GPU computes."""
     package = packages("tiny-moe", "Q4_K_M")
     engine = engine_of(package, on_host, more)
-    placement = source_of(engine).placement
-    assert placement is not None and placement.is_split and any(placement.slots.values())
+    share = source_of(engine).share
+    assert share is not None and share.is_split and any(share.slots.values())
     assert texts(engine) == texts(on_cpu(package))
 
 
@@ -193,8 +193,8 @@ def test_experts_of_all_other_layers_on_the_cpu(packages: Packages) -> None:
     package = packages("tiny-moe", "Q4_K_M")
     budget = budget_for_layers(package, 2, CAPACITY, 3) + 200_000
     engine = load(package, device="cuda", experts="cpu", gpu_memory=budget, context=CAPACITY, sequences=3)
-    placement = source_of(engine).placement
-    assert placement is not None and placement.host_layers == 2 and not any(placement.slots.values())
+    share = source_of(engine).share
+    assert share is not None and host_layers(engine) == 2 and not any(share.slots.values())
     assert texts(engine) == texts(on_cpu(package))
 
 
@@ -206,7 +206,7 @@ def test_experts_go_back_when_others_take_memory(
     engine, expected = engine_of(package, 1, 500_000), texts(on_cpu(package))
     with gpu.full(left=460_000):
         found = texts(engine)
-    assert "the GPU has no memory left: it gives back that of" in caplog.text
+    assert "GPU 0 has no memory left: it gives back that of" in caplog.text
     assert found == expected == texts(engine)
 
 
@@ -214,7 +214,7 @@ def test_with_nothing_to_give_back_requests_fail_alone(packages: Packages, gpu: 
     """In a sentence; later ones do not, once there is memory."""
     package = packages("tiny-dense", "Q4_K_M")
     engine, expected = engine_of(package, 2), texts(on_cpu(package))
-    with gpu.full(), pytest.raises(TrigraphError, match=r"(the GPU has no memory left; close|MB are needed; load)"):
+    with gpu.full(), pytest.raises(TrigraphError, match=r"(GPU 0 has no memory left; close|MB are needed; load)"):
         texts(engine)
     assert texts(engine) == expected
 
@@ -224,10 +224,10 @@ def test_without_an_mtp_head(package: Path) -> None:
     budget = budget_for_layers(package, 3, CAPACITY, 3)
     config = EngineConfig(context=CAPACITY, sequences=3, speculation=False)
     found = load(package, config, device="cuda", gpu_memory=budget)
-    placement = source_of(found).placement
-    assert placement is not None and placement.host_layers
-    _, rest = weights_of_package(package).divided(placement.host_layers)
-    assert placement.weights.trunk_bytes < rest.trunk_bytes
+    share = source_of(found).share
+    assert share is not None and host_layers(found)
+    _, rest = weights_of_package(package).divided([host_layers(found)])
+    assert share.weights.trunk_bytes < rest.trunk_bytes
     assert texts(found) == texts(load(package, config))
 
 

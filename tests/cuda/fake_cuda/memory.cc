@@ -33,7 +33,7 @@ void* Memory::take(size_t bytes, Place place, int device) {
     blocks_[reinterpret_cast<uintptr_t>(memory)] = {bytes, place, device};
     return memory;
   }
-  if (bytes > left()) return nullptr;
+  if (bytes > left(device)) return nullptr;
   uintptr_t at = start_;  // behind the last block before a gap that is wide enough
   for (auto block = blocks_.lower_bound(start_); block != blocks_.end() && block->second.place == Place::device;
        ++block) {
@@ -70,6 +70,12 @@ size_t Memory::allocated(int device) const {
   for (const auto& [at, block] : blocks_)
     if (block.place == Place::device && block.device == device) sum += block.bytes;
   return sum;
+}
+
+size_t Memory::left(int device) const {
+  const auto own = limits_.find(device);
+  const size_t limit = own == limits_.end() ? kDeviceBytes : own->second, taken = allocated(device);
+  return limit > taken ? limit - taken : 0;
 }
 
 Place Memory::place_of(const void* address) const {

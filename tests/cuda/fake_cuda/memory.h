@@ -16,8 +16,8 @@ class Memory {
   // `dry`: memory is counted and never touched.
   explicit Memory(bool dry);
   void* take(size_t bytes, Place place, int device);  // filled with NaN; nullptr when the device is full
-  void limit(size_t bytes) { limit_ = bytes; }        // of all devices together
-  size_t left() const { return limit_ > allocated_ ? limit_ - allocated_ : 0; }
+  void limit(int device, size_t bytes) { limits_[device] = bytes; }
+  size_t left(int device) const;
   bool give(void* memory);  // false for what was not taken
   Place place_of(const void* address) const;
   size_t allocated() const { return allocated_; }  // bytes on all devices
@@ -32,7 +32,8 @@ class Memory {
   };
   uintptr_t start_;
   bool dry_;
-  size_t allocated_ = 0, limit_ = kDeviceBytes;
+  size_t allocated_ = 0;
+  std::map<int, size_t> limits_;  // by device, of those that have one
   bool open_ = false;
   std::map<uintptr_t, Block> blocks_;
 };

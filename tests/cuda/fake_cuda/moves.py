@@ -115,9 +115,9 @@ def test_counts_are_those_of_the_router(package: Path, monkeypatch: pytest.Monke
     engine.steps.prefill([sequence], [PROMPT])
     engine.steps.verify([sequence], [[4, 5]])
     chosen = {int(moving_experts._take_counts(layer).sum()) for layer in layers if layer.stacks}
-    placement = source_of(engine).placement
-    assert placement is not None
-    assert (len(PROMPT) + 2) * placement.weights.layers[0].chosen in chosen
+    share = source_of(engine).share
+    assert share is not None
+    assert (len(PROMPT) + 2) * share.weights.layers[0].chosen in chosen
 
 
 def test_the_next_start_begins_with_what_was_used(

@@ -53,7 +53,7 @@ def test_experts_go_back_and_no_request_is_lost(
         found = [texts(engine, number) for number in (1, 2, 3, 4)]
     assert found == expected
     assert 0 <= held(engine) < before
-    assert "the GPU has no memory left: it gives back that of" in caplog.text
+    assert "GPU 0 has no memory left: it gives back that of" in caplog.text
     assert [texts(engine, number) for number in (4, 1)] == [expected[3], expected[0]]
 
 
@@ -64,6 +64,6 @@ def test_with_nothing_to_give_back_requests_fail_alone(
     monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "0")
     engine = engine_of(package, 0)
     expected = texts(load(package, device="cpu", context=CAPACITY, sequences=4), 3)
-    with gpu.full(), pytest.raises(TrigraphError, match=r"(the GPU has no memory left; close|MB are needed; load)"):
+    with gpu.full(), pytest.raises(TrigraphError, match=r"(GPU 0 has no memory left; close|MB are needed; load)"):
         texts(engine, 3)
     assert texts(engine, 3) == expected

@@ -26,6 +26,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     ("name", "rows"),
     [
         ("state", 2),
+        ("parts", 2),
         ("time-35b", 28),
         ("time-27b", 28),
         ("prompts", 3),

@@ -50,6 +50,7 @@ class Stream {
 
 // An event, by CUDA's own name of it.
 struct CUevent_st {
+  int device;
   fake_cuda::Stream* stream = nullptr;
   uint64_t number = 0;  // of the work before it
 };

@@ -67,7 +67,7 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
         (["run", "{tmp}", "--kv-type", "q8_0", "-p", "a"], "give --kv-type when exporting"),
         (
             ["run", "x.gguf", "--main-gpu", "1"],
-            "unknown option --main-gpu: a model runs on one GPU; --device cuda:1 takes the second",
+            "unknown option --main-gpu: --device cuda:0,cuda:1 puts some layers on each GPU, and --device cuda:1",
         ),
         (["run", "x.gguf", "hi"], "unexpected argument 'hi'; give the prompt with -p"),
         (["inspect", "x.gguf", "hi"], "unexpected argument 'hi'"),

@@ -1,5 +1,6 @@
 """What an error of a step on a GPU means."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -19,6 +20,6 @@ from trigraph.runtime.device.mapped_weights import MappedWeights
     ],
 )
 def test_a_want_of_memory_is_known_by_its_words(message: str, found: bool) -> None:
-    source = CudaWeightSource(cast(CudaLibrary, None), MappedWeights(), "gpu", 1)
+    source = CudaWeightSource(cast(CudaLibrary, SimpleNamespace(number=1)), MappedWeights(), 1)
     error = source.shortage(RuntimeError(message))
-    assert bool(error and "the GPU has no memory left; close other programs" in str(error)) == found
+    assert bool(error and "GPU 1 has no memory left; close other programs" in str(error)) == found

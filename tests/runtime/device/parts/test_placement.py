@@ -9,16 +9,9 @@ from support.placed import state_of_package, weights_of_package
 from trigraph.exporter import read_manifest
 from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.parts.placement import (
-    Block,
-    ExpertLayer,
-    Placement,
-    Weights,
-    nowhere,
-    place,
-    weights_of_file,
-)
-from trigraph.runtime.device.parts.placement import placed as decide
+from trigraph.runtime.device.parts.placement import Placement
+from trigraph.runtime.device.parts.placing import nowhere, place
+from trigraph.runtime.device.parts.weights import Block, ExpertLayer, Weights, weights_of_file
 
 SMALL = ExpertLayer(name="small", experts=8, expert_bytes=10, chosen=2)
 LARGE = replace(SMALL, name="large", expert_bytes=15)
@@ -28,7 +21,22 @@ MODEL = Weights(trunk_bytes=100, layers=(SMALL, LARGE, HEAD))
 
 def placed(left: int, weights: Weights = MODEL) -> Placement:
     """With so many bytes beside trunk, state and what steps work with."""
-    return place(weights, 50, weights.trunk_bytes + 50 + 7 + left, working_bytes=7)
+    return place(replace(weights, state_bytes=50), [weights.trunk_bytes + 50 + 7 + left], working_bytes=7)
+
+
+def slots(placement: Placement) -> dict[str, int]:
+    """By layer, how many of its experts GPUs hold."""
+    return {name: count for gpu in placement.gpus for name, count in gpu.slots.items()}
+
+
+def is_split(placement: Placement) -> bool:
+    """Whether some experts of GPUs' layers are the host's."""
+    return any(gpu.is_split for gpu in placement.gpus)
+
+
+def device_bytes(placement: Placement) -> int:
+    """Weights on GPUs."""
+    return sum(gpu.device_bytes for gpu in placement.gpus)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +57,20 @@ def placed(left: int, weights: Weights = MODEL) -> Placement:
 )
 def test_experts_are_even_over_layers(left: int, head: int, small: int, large: int) -> None:
     found = placed(left)
-    assert found.slots == {"head": head, "small": small, "large": large}
-    assert found.is_split == (min(head, small, large) < 8)
-    assert found.device_bytes <= 100 + left
-    assert found.device_bytes + found.host_bytes == 100 + 80 + 80 + 120
+    assert slots(found) == {"head": head, "small": small, "large": large}
+    assert is_split(found) == (min(head, small, large) < 8)
+    assert device_bytes(found) <= 100 + left
+    assert device_bytes(found) + found.host_bytes == 100 + 80 + 80 + 120
 
 
 def test_layers_of_few_experts_leave_room_to_others() -> None:
     few = replace(SMALL, name="few", experts=2)
-    assert placed(100, Weights(trunk_bytes=1, layers=(few, SMALL))).slots == {"few": 2, "small": 8}
+    assert slots(placed(100, Weights(trunk_bytes=1, layers=(few, SMALL)))) == {"few": 2, "small": 8}
 
 
 def test_a_dense_model() -> None:
     dense = Weights(trunk_bytes=100)
-    assert not placed(0, dense).is_split
+    assert not is_split(placed(0, dense))
     with pytest.raises(TrigraphError):
         placed(-1, dense)
 
@@ -74,7 +82,7 @@ def test_a_dense_model() -> None:
 def test_a_budget_below_what_is_behind_the_layers_is_an_error(blocks: tuple[Block, ...], words: str) -> None:
     for layers in ((replace(SMALL, block=1),), ()):
         with pytest.raises(TrigraphError, match=rf"may take 11\.00 GB, and the model needs 12\.07 GB there{words}: 10"):
-            place(Weights(trunk_bytes=10**10, layers=layers, blocks=blocks), 10**9, 11 * 10**9)
+            place(Weights(trunk_bytes=10**10, layers=layers, blocks=blocks, state_bytes=10**9), [11 * 10**9])
 
 
 @pytest.mark.parametrize(
@@ -87,19 +95,19 @@ def test_a_budget_below_what_is_behind_the_layers_is_an_error(blocks: tuple[Bloc
     ],
 )
 def test_what_would_fit(trunk: int, state: int, layers: tuple[ExpertLayer, ...], words: str) -> None:
-    weights = Weights(trunk_bytes=trunk * 10**9, layers=layers)
+    weights = Weights(trunk_bytes=trunk * 10**9, layers=layers, state_bytes=state * 10**9)
     with pytest.raises(TrigraphError, match=words):
-        place(weights, state * 10**9, 11 * 10**9, working_bytes=10**9)
+        place(weights, [11 * 10**9], working_bytes=10**9)
 
 
 @pytest.mark.parametrize("layers", [(), (SMALL,)])
 def test_without_a_budget_what_is_free_may_just_do(layers: tuple[ExpertLayer, ...]) -> None:
-    weights = Weights(trunk_bytes=10**9, layers=layers)
+    weights = Weights(trunk_bytes=10**9, layers=layers, state_bytes=10**8)
 
     def found(free: int) -> Placement:
-        return decide(weights, 10**8, None, free, 10**12, all_on_host=False)
+        return place(weights, [free], given=False)
 
-    assert found(11 * 10**8).device_bytes == 10**9
+    assert device_bytes(found(11 * 10**8)) == 10**9
     with pytest.raises(TrigraphError, match=r"may take 1\.10 GB, and the model needs 2\.17 GB there"):
         found(11 * 10**8 - 1)
 
@@ -117,7 +125,7 @@ LAYERED = Weights(
 
 
 @pytest.mark.parametrize(
-    ("left", "on_host", "slots"),
+    ("left", "on_host", "held"),
     [
         (0, 0, {"small": 0, "large": 0, "head": 0}),
         (-1, 1, {"large": 0, "head": 4}),  # there are 42 bytes left, of which an expert of the head takes 10
@@ -128,28 +136,29 @@ LAYERED = Weights(
         (-78, 3, {"head": 0}),
     ],
 )
-def test_the_first_layers_go_to_the_cpu(left: int, on_host: int, slots: dict[str, int]) -> None:
+def test_the_first_layers_go_to_the_cpu(left: int, on_host: int, held: dict[str, int]) -> None:
     """As few as will do; then experts of the others."""
     found = placed(left, LAYERED)
-    assert (found.host_layers, found.slots) == (on_host, slots)
-    assert found.state_bytes == 50 - sum(block.state_bytes for block in BLOCKS[:on_host])
-    assert found.device_bytes + found.state_bytes <= 150 + left
-    assert found.device_bytes + found.host_bytes == 100 + 80 + 120 + 80
+    (gpu,) = found.gpus
+    assert (found.host_layers, gpu.slots) == (on_host, held)
+    assert gpu.weights.state_bytes == 50 - sum(block.state_bytes for block in BLOCKS[:on_host])
+    assert gpu.device_bytes + gpu.weights.state_bytes <= 150 + left
+    assert gpu.device_bytes + found.host_bytes == 100 + 80 + 120 + 80
     with pytest.raises(TrigraphError, match="even with all layers on the CPU"):
         placed(-79, LAYERED)
 
 
 def test_layers_of_a_dense_model() -> None:
     found = placed(-1, Weights(trunk_bytes=100, blocks=BLOCKS))
-    assert (found.host_layers, found.is_split) == (1, False)
-    assert (found.device_bytes, found.host_bytes, found.host_bytes_per_token) == (65, 35, 15)
-    assert found.device_bytes_per_token == 65
+    assert (found.host_layers, is_split(found)) == (1, False)
+    assert (device_bytes(found), found.host_bytes, found.host_bytes_per_token) == (65, 35, 15)
+    assert [gpu.device_bytes_per_token for gpu in found.gpus] == [65]
 
 
 def test_what_a_token_reads_of_layers() -> None:
     found = placed(-1, LAYERED)
     assert found.host_bytes_per_token == 15 + 2 * 10 + 2 * 15
-    assert found.device_bytes_per_token == 65
+    assert [gpu.device_bytes_per_token for gpu in found.gpus] == [65]
 
 
 def test_without_a_budget_all_of_the_trunk_may_just_do() -> None:
@@ -158,24 +167,24 @@ def test_without_a_budget_all_of_the_trunk_may_just_do() -> None:
     def found(free: int) -> Placement:
         block = Block(nbytes=10**9, read_bytes=10**9)
         weights = Weights(trunk_bytes=5 * 10**9, blocks=(block,) * 3)
-        return decide(weights, 0, None, free, 10**12, all_on_host=False)
+        return place(weights, [free], given=False)
 
     assert found(7 * 10**9).host_layers == found(5 * 10**9).host_layers == 0
     assert found(5 * 10**9 - 1).host_layers == 2
 
 
 def test_what_a_token_reads_from_the_host() -> None:
-    assert nowhere(MODEL, 0).host_bytes_per_token == 2 * 10 + 2 * 15
+    assert nowhere(MODEL).host_bytes_per_token == 2 * 10 + 2 * 15
     assert placed(80 + 100).host_bytes_per_token == 2 * 10 / 2 + 2 * 15 / 2
     assert placed(10**9).host_bytes_per_token == 0
 
 
 def test_the_sentence() -> None:
-    large = Weights(trunk_bytes=2 * 10**9, layers=(replace(SMALL, expert_bytes=10**9),))
-    words = place(large, 10**9, 8 * 10**9, working_bytes=10**9).sentence()
+    large = Weights(trunk_bytes=2 * 10**9, layers=(replace(SMALL, expert_bytes=10**9),), state_bytes=10**9)
+    words = place(large, [8 * 10**9], working_bytes=10**9).sentence()
     assert "holds 6.0 GB of weights, with 4 of 8 routed experts, and 1.0 GB of state" in words
     assert "the other experts, 4.0 GB; a token reads 1.00 GB of the host's memory and at most 3.00 GB of" in words
-    words = place(large, 10**9, 10**11).sentence()
+    words = place(large, [10**11]).sentence()
     assert "holds all 10.0 GB of weights, of which a token reads at most 4.00 GB, and 1.0 GB of state" in words
 
 
@@ -197,8 +206,9 @@ def test_the_sentence() -> None:
 )
 def test_the_sentence_of_layers(layers: tuple[ExpertLayer, ...], words: str) -> None:
     first = Block(nbytes=2 * 10**9, read_bytes=1_500_000_000, state_bytes=500_000_000)
-    weights = Weights(trunk_bytes=4 * 10**9, layers=layers, blocks=(first, replace(first, state_bytes=0)))
-    assert place(weights, 1_500_000_000, 4 * 10**9, working_bytes=10**9).sentence() == words
+    blocks = (first, replace(first, state_bytes=0))
+    weights = Weights(trunk_bytes=4 * 10**9, layers=layers, blocks=blocks, state_bytes=1_500_000_000)
+    assert place(weights, [4 * 10**9], working_bytes=10**9).sentence() == words
 
 
 @pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense", "tiny-streams"])
@@ -210,8 +220,8 @@ def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: s
     assert [replace(layer, name="") for layer in read.layers] == [replace(layer, name="") for layer in told.layers]
     assert read.trunk_bytes == pytest.approx(told.trunk_bytes, rel=0.1)
     assert bool(read.layers) == (geometry != "tiny-dense")
-    # Rows of residual streams cross no cut.
-    assert len(read.blocks) == len(told.blocks) == (0 if geometry == "tiny-streams" else 4)
+    assert len(read.blocks) == len(told.blocks) == 4
+    assert (read.shared_bytes > 0) == (told.shared_bytes > 0) and read.shared_bytes == told.shared_bytes
     for found, expected in zip(read.blocks, told.blocks, strict=True):
         assert found.state_bytes == expected.state_bytes > 0
         assert found.nbytes == pytest.approx(expected.nbytes, rel=0.1)
