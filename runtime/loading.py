@@ -94,8 +94,6 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
     device = open_device(config.device, manifest.portable, config.experts)
-    if manifest.drafter is not None and not device.is_host:
-        raise TrigraphError("block drafters run on the CPU only: use --device cpu, or export without --draft-model")
     _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     if device.library is not None:

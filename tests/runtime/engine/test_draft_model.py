@@ -13,10 +13,9 @@ from trigraph.exporter import ExportOptions, read_manifest
 from trigraph.models.drafter.geometries import drafter_geometry
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
-from trigraph.runtime import Options, Sampling, load, loading
+from trigraph.runtime import Options, Sampling, load
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.request_options import RequestOptions
-from trigraph.runtime.device.device import Device
 from trigraph.runtime.package_cache import cached_package
 
 GREEDY = Options(Sampling(temperature=0), max_tokens=24, ignore_eos=True)
@@ -89,15 +88,6 @@ def test_a_head_beside_the_model_is_taken_too(tmp_path: Path, operator_library: 
     with load(trunk, threads=1, context=64, draft_model=drafter) as engine:
         assert engine.steps.block is not None and not engine.steps.can_draft
         assert engine.model.speculation == "on, by a block drafter (DFlash)"
-
-
-def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gpu(Device):
-        is_host = False
-
-    monkeypatch.setattr(loading, "open_device", lambda *asked: Gpu(None, "CUDA"))
-    with pytest.raises(TrigraphError, match="block drafters run on the CPU only: use --device cpu, or export without"):
-        load(nano_gguf, draft_model=drafter, device="cuda")
 
 
 def test_its_name_may_be_a_string(nano_gguf: Path, drafter: Path) -> None:
