@@ -30,5 +30,7 @@ set(CUDA_SOURCES
   indexer/select.cu
   indexer/write.cu
   top_token/cuda.cu
+  top_token/top_tokens.cu
+  block_drafts/cuda.cu
   paged_attention/cuda.cu
   paged_attention/kv_write.cu)

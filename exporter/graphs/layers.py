@@ -118,10 +118,12 @@ def attention(
     sequences: Sequences,
     name: str,
     groups: ir.Value | None = None,
+    **sight: int,
 ) -> ir.Value:
-    """Gated attention of projected queries over written pages, projected back: [rows, hidden].
+    """Attention of projected queries over written pages, projected back: [rows, hidden].
 
-    `groups` of positions limit what rows see, as `select` makes them.
+    Gated and causal, unless `sight`, attributes of the operator, says otherwise. `groups` of positions limit what rows
+    see, as `select` makes them.
     """
     config = net.config
     norm = net.vector(names.in_block(layer, names.ATTN_Q_NORM))
@@ -135,6 +137,7 @@ def attention(
         [shape(query)[0], config.heads * config.head_dim],
         domain=DOMAIN,
         group=config.streams.indexer.group if groups is not None and config.streams is not None else None,
+        **sight,
         **_cache_attributes(net, cache[0]),
     )
     return net.linear(mixed, names.in_block(layer, names.ATTN_OUTPUT), f"{name}.out")
