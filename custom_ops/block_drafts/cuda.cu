@@ -36,7 +36,7 @@ struct Edges {
 };
 
 // kLanes threads for each candidate. grid: [rows, candidates of the row before].
-__global__ void __launch_bounds__(kThreads) join_candidates(Starts starts, Edges of) {
+__global__ void __launch_bounds__(kThreads, 4) join_candidates(Starts starts, Edges of) {
   if (!starts.hold()) return;
   const int64_t row = blockIdx.x;
   const int e = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % kLanes;

@@ -1,55 +1,12 @@
 // Tokens drawn from rows of logits where these are: what trigraph_draw (draw.cc) draws, to the bit, after top-k. No
 // operator: hosts enqueue it behind a step, and read a number where they would read a row.
-#include "../draw.h"
-#include "largest.cuh"
+#include "race.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int kMostWidth = 1 << 20;
-constexpr int kMostCandidates = 128;  // top-k
-constexpr int kMostRows = 64;         // of one launch
-
-// How a row's token is drawn, and where it goes. runtime/device/cuda/sampler.py fills it in.
-struct Draw {
-  double temperature;  // 0: the most likely token, which the step has found
-  double top_p, min_p;
-  uint64_t seed, position;
-  int64_t* token;
-  int32_t top_k;
-  int32_t only_drawn;  // where no logit is finite: -1, and not the step's token
-};
-
-// The token of the row whose `k` likeliest are these.
-__device__ void race(const Draw& draw, const Key* likeliest, bool ordered, int64_t step_token) {
-  __shared__ double weight[kMostCandidates], time[kMostCandidates];
-  const float largest = ordered ? logit_of(likeliest[0]) : NAN;
-  if (!(fabsf(largest) < INFINITY)) {
-    if (threadIdx.x == 0) *draw.token = draw.only_drawn ? -1 : step_token;
-    return;
-  }
-  const uint64_t key = draws::key_of(draw.seed, draw.position);
-  if (static_cast<int>(threadIdx.x) < draw.top_k) {
-    const Key own = likeliest[threadIdx.x];
-    const float logit = own == kNone ? -INFINITY : logit_of(own);
-    weight[threadIdx.x] = draws::weight_of(logit, largest, draw.temperature);
-    time[threadIdx.x] = draws::time_of(key, id_of(own), weight[threadIdx.x]);
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  double total = 0, sum = 0, best = INFINITY;
-#pragma unroll 8
-  for (int i = 0; i < draw.top_k; ++i) total += weight[i];
-  int64_t winner = -1;
-  for (int i = 0; i < draw.top_k; ++i) {
-    if (weight[i] == 0 || weight[i] < draw.min_p) break;
-    if (time[i] < best || (time[i] == best && id_of(likeliest[i]) < winner))
-      best = time[i], winner = id_of(likeliest[i]);
-    sum += weight[i];
-    if (draw.top_p < 1 && sum >= draw.top_p * total) break;
-  }
-  *draw.token = winner;
-}
+constexpr int kMostRows = 64;  // of one launch
 
 // grid: [kBlocks, rows]. `largest`: [rows, kShares]. The last block of a row draws. kWhole: rows are whole quads;
 // others take more registers, and would spill if more blocks shared a multiprocessor.
@@ -68,7 +25,8 @@ __global__ void __launch_bounds__(kThreads, kWhole ? 5 : 4)
   find_largest<kWhole>(row, width, largest);
   if (!is_last(done + blockIdx.y, gridDim.x)) return;
   const bool ordered = find_candidates<kWhole>(row, width, draw.top_k, largest, candidates);
-  race(draw, candidates, ordered, tokens[blockIdx.y]);
+  const int64_t winner = race(draw, candidates, ordered);
+  if (threadIdx.x == 0) *draw.token = winner >= 0 || draw.only_drawn ? winner : tokens[blockIdx.y];
 }
 
 // What a host gives in one piece: counters, which are zero between launches, then keys.

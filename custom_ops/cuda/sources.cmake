@@ -4,6 +4,7 @@ set(CUDA_SOURCES
   cuda/library.cu
   cuda/memory.cu
   cuda/draw.cu
+  cuda/walk.cu
   cuda/device_error.cu
   blocks/cuda/products.cu
   blocks/cuda/few_products.cu

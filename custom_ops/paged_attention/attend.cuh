@@ -124,7 +124,7 @@ __device__ __forceinline__ void prefetch_entries(const T* keys, const T* values,
 
 // Queries normed, rotated and scaled, a warp for each, and rounded for a cache of Q8_0 blocks; `own` [width] is the
 // warp's.
-template <class T, int Q>
+template <class T, int Q, bool kPlain>
 __device__ __forceinline__ void prepare_query(const Rotation& rotation, const AttentionShape& shape,
                                               const Shared<Q>& shared, int count, const float* q_gate,
                                               const float* norm, float* own, float* query) {
@@ -132,7 +132,8 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
   if (m >= Q) return;
   if (m < count) {
     const float scale = 1.0f / sqrtf(static_cast<float>(width));
-    norm_rotate(q_gate + shared.head[m] * shape.parts * width, norm, rotation, shared.at[m], width, scale, own);
+    norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, shared.at[m], width,
+                scale, own);
     if (shape.key_rotation) rotate(own, width, shape.key_rotation);
   }
   if constexpr (std::is_same_v<T, Q8>) {
@@ -145,23 +146,25 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
 }
 
 // Scores to exp(score - largest), and what merging the split takes: kLanes threads for each query.
-template <int Q>
+template <int Q, bool kPlain>
 __device__ __forceinline__ void exponentiate(int count, int split, bool first, Shared<Q>& shared) {
   constexpr int kEach = kSplit / kLanes;
   const int m = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   if (m >= Q) return;
-  const int seen = m < count ? shared.seen(m, split) : 0, hidden = m < count ? shared.hidden[m] - split * kSplit : 0;
+  const int seen = m < count ? shared.seen(m, split) : 0;
+  const int hidden = kPlain || m >= count ? 0 : shared.hidden[m] - split * kSplit;
+  const auto hides = [&](int n) { return !kPlain && n * kLanes + lane < hidden; };
   float* weight = shared.weight + lane * Q + m;
   float score[kEach], largest = -INFINITY, sum = 0;
 #pragma unroll
-  for (int n = 0; n < kEach; ++n) score[n] = n * kLanes + lane < hidden ? kNoScore : weight[n * kLanes * Q];
+  for (int n = 0; n < kEach; ++n) score[n] = hides(n) ? kNoScore : weight[n * kLanes * Q];
 #pragma unroll
   for (int n = 0; n < kEach; ++n)
     if (n * kLanes + lane < seen) largest = fmaxf(largest, score[n]);
   largest = lane_max(largest, kLanes);
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
-    score[n] = n * kLanes + lane < hidden ? 0.0f : exp(score[n] - largest);
+    score[n] = hides(n) ? 0.0f : exp(score[n] - largest);
     weight[n * kLanes * Q] = score[n];
     sum = n * kLanes + lane < seen ? sum + score[n] : sum;
   }
@@ -249,14 +252,14 @@ __device__ __forceinline__ void add_values(const AttentionShape& shape, int coun
 }
 
 // y of the tile's queries from their softmax; a warp for each.
-template <int Q>
+template <int Q, bool kPlain>
 __device__ __forceinline__ void finish(const AttentionShape& shape, int count, const float* q_gate,
                                        const Shared<Q>& shared, float* total, float* y) {
   const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
   if (m >= count) return;
   const float inverse = 1.0f / shared.sum[m];
   const int64_t head = shared.head[m];
-  const float* gate = q_gate + (head * shape.parts + 1) * width;
+  const float* gate = q_gate + (head * (kPlain ? 2 : shape.parts) + 1) * width;
   float* own = total + m * width;
   float* out = y + head * width;
   constexpr int kTogether = 8;  // gates that are read before the first is used
@@ -264,8 +267,9 @@ __device__ __forceinline__ void finish(const AttentionShape& shape, int count, c
   for (int i = lane; i < width; i += kWarp) own[i] *= inverse;
   __syncwarp();
   if (shape.value_rotation) rotate(own, width, shape.value_rotation);
-  for (int i = lane; shape.parts == 1 && i < width; i += kWarp) out[i] = own[i];
-  for (int first = lane; shape.parts > 1 && first < width; first += kTogether * kWarp) {
+  const bool gated = kPlain || shape.parts > 1;
+  for (int i = lane; !gated && i < width; i += kWarp) out[i] = own[i];
+  for (int first = lane; gated && first < width; first += kTogether * kWarp) {
     float gates[kTogether];
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) gates[n] = first + n * kWarp < width ? gate[first + n * kWarp] : 0.0f;

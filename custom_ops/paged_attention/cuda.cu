@@ -56,8 +56,9 @@ __device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& sh
   __syncthreads();
 }
 
-// The splits of a tile that are the block's, and y where it is the last one.
-template <class T, int Q>
+// The splits of a tile that are the block's, and y where it is the last one. kPlain: heads have gates, and rows see all
+// positions up to their own, or those of lists.
+template <class T, int Q, bool kPlain>
 __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& lists, const Rotation& rotation,
                                           const AttentionShape& shape, const AttendTile& tile, const float* q_gate,
                                           const float* norm, const T* keys, const T* values, unsigned* done,
@@ -84,17 +85,19 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     const bool first = shared.partials || split == 0;
     const int seen = shared.seen(shared.count - 1, split);
     const int number = split * kSplit + min(thread, seen - 1);
-    const int position = shared.offset + shared.lists.place(shared.row, shared.place, number, shared.wrong);
+    const int position =
+        (kPlain ? 0 : shared.offset) + shared.lists.place(shared.row, shared.place, number, shared.wrong);
     const int64_t entry = sequences.entry(shared.sequence, position, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
     __syncthreads();
     prefetch_entries(keys, values, shared.entry, seen, shape.stride);
     if (split == begin)
-      prepare_query<T, Q>(rotation, shape, shared, shared.count, q_gate, norm, total + thread / kWarp * width, query);
+      prepare_query<T, Q, kPlain>(rotation, shape, shared, shared.count, q_gate, norm, total + thread / kWarp * width,
+                                  query);
     __syncthreads();
     score<T, Q>(keys, shared.entry, seen, shape.stride, width, query, stage, shared.weight);
     __syncthreads();
-    exponentiate(shared.count, split, first, shared);
+    exponentiate<Q, kPlain>(shared.count, split, first, shared);
     __syncthreads();
     add_values(shape, shared.count, values, split, first, shared, total);
     __syncthreads();
@@ -107,17 +110,19 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
     merge_splits(width, shared.count, shared, total);
   }
-  finish(shape, shared.count, q_gate, shared, total, y);
+  finish<Q, kPlain>(shape, shared.count, q_gate, shared, total, y);
 }
 
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
-template <class T, int Q>
-__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
-    attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists lists,
+template <class T, int Q, bool kPlain>
+__global__ void __launch_bounds__(kThreads, kPlain && (std::is_same_v<T, __half> || Q < kMostQueries) ? 2 : 1)
+    attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists given,
            const __grid_constant__ Rotation rotation, const __grid_constant__ AttentionShape shape, const float* q_gate,
            const float* norm, const T* keys, const T* values, Partials partials, float* y) {
   allow_next();
   __shared__ Shared<Q> shared;
+  Lists lists = given;
+  if constexpr (kPlain) lists.causal = true, lists.window = 0;
   const AttendTile tile(sequences, lists, shape.group, Q, blockIdx.x);
   const int splits = tile.splits(), begin = static_cast<int>(blockIdx.z);
   float* own = partials.of<Q>(tile, splits, shape.width);
@@ -125,7 +130,8 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
   if (!first_block && (!tile.count || (own ? splits : 1) <= begin)) return;
   if (threadIdx.x == 0) shared.partials = own;
   if (sequences.holds() && tile.count)  // `holds` is a barrier, too
-    walk_tile<T, Q>(sequences, lists, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared, y);
+    walk_tile<T, Q, kPlain>(sequences, lists, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared,
+                            y);
 }
 
 // What all launches of a step take.
@@ -190,12 +196,13 @@ struct PagedAttention : PagedAttentionSignature<T> {
                                static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
     const Step step{sequences, lists, rotation, shape};
     const bool few = rows * group <= 2 * kMostQueries;  // cut into small tiles, so that more blocks have some
+    if (!sight_.plain() || !sight_.gated) return enqueue<kMostQueries / 2, false>(context, step, y);
     if constexpr (std::is_same_v<T, __half>)
-      if (few && !lists.groups && sight_.plain() && sight_.gated && enqueue_few(context, step, y)) return;
+      if (few && !lists.groups && enqueue_few(context, step, y)) return;
     if (cache.width <= kWideHead && !few)
-      enqueue<kMostQueries>(context, step, y);
+      enqueue<kMostQueries, true>(context, step, y);
     else
-      enqueue<kMostQueries / 2>(context, step, y);
+      enqueue<kMostQueries / 2, true>(context, step, y);
   }
 
  private:
@@ -243,7 +250,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     return true;
   }
 
-  template <int Q>
+  template <int Q, bool kPlain>
   void enqueue(const Context& context, const Step& step, const Tensor& y) const {
     const AttentionShape& shape = step.shape;
     const auto [tiles, splits] = step.tiles(Q);
@@ -256,8 +263,8 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
     const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
-    launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), step.sequences, step.lists, step.rotation, shape,
-           context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
+    launch(attend<T, Q, kPlain>, grid, kThreads, bytes, stream_of(context), step.sequences, step.lists, step.rotation,
+           shape, context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
            context.input(3).as<T>(), partials, y.as<float>());
   }
 

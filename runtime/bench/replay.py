@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, DeviceInputs
-from trigraph.runtime.execution.device_executor import DeviceExecutor, DraftChain
+from trigraph.runtime.execution.device_executor import DeviceDrafts, DeviceExecutor
 from trigraph.runtime.execution.executor import Executor, HostExecutor, Plan
 from trigraph.runtime.execution.results import DraftRun
 from trigraph.runtime.state.sequence import Sequence as StateSequence
@@ -75,5 +75,5 @@ class _DeviceReplay(DeviceExecutor):
     def draft(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
         return self._replay.instead(plan, *super().draft(plan))
 
-    def to_verify(self, plan: Plan, chain: DraftChain) -> tuple[list[list[int]], DeviceInputs]:
+    def to_verify(self, plan: Plan, drafts: DeviceDrafts) -> tuple[list[list[int]], DeviceInputs]:
         return [[*part.tokens, *self._replay.after(part.sequence, part.drafts)] for part in plan], NO_DEVICE_INPUTS
