@@ -27,11 +27,8 @@ class Convolution:
 
     def __init__(self, groups: int, share: int, taps: int, threads: int = 1, library: str = LIBRARY) -> None:
         self._groups, self._width, self._taps = groups, groups * share, taps
-        self._attributes = {"first": taps, "taps": taps}
-        inputs = self.inputs([1])
-        self._run = Operator(
-            "BlockConvolution", inputs, [np.float32], self._attributes, threads=threads, library=library
-        )
+        inputs, attributes = self.inputs([1]), {"first": taps, "taps": taps}
+        self._run = Operator("BlockConvolution", inputs, [np.float32], attributes, threads=threads, library=library)
 
     def inputs(self, lengths: list[int]) -> tuple[Any, ...]:
         rows, all_taps = sum(lengths), 2 * self._taps
@@ -42,7 +39,7 @@ class Convolution:
         return self._run(*inputs, output_shapes=[inputs[0].shape])[0]
 
     def reference(self, *inputs: Any) -> NDArray[Any]:
-        return block_convolution(*inputs, **self._attributes)
+        return block_convolution(*inputs, first=self._taps, taps=self._taps)
 
 
 class Edges:
@@ -51,9 +48,10 @@ class Edges:
     def __init__(
         self, count: int, rank: int, *, gated: bool = True, drafting: int = 1, threads: int = 1, library: str = LIBRARY
     ) -> None:
-        self._count, self._rank, self._gated, self._attributes = count, rank, gated, {"drafting": drafting}
+        self._count, self._rank, self._gated, self._drafting = count, rank, gated, drafting
+        attributes = {"drafting": drafting}
         self._run = Operator(
-            "CandidateEdges", self.inputs([1]), [np.float32], self._attributes, threads=threads, library=library
+            "CandidateEdges", self.inputs([1]), [np.float32], attributes, threads=threads, library=library
         )
 
     def inputs(self, lengths: list[int]) -> tuple[Any, ...]:
@@ -66,7 +64,7 @@ class Edges:
         return self._run(*inputs, output_shapes=[(*inputs[0].shape, self._count)])[0]
 
     def reference(self, *inputs: Any) -> NDArray[Any]:
-        return candidate_edges(*inputs, **self._attributes)
+        return candidate_edges(*inputs, drafting=self._drafting)
 
 
 Made = Convolution | Edges

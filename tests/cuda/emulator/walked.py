@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-
 from cuda.emulator.drawn import FILTERS, on_device
+
 from trigraph.custom_ops import library_path
 from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.device.cuda.sampler import CudaSampler
