@@ -95,6 +95,7 @@ def test_layers_on_the_cpu(
     assert rows(opened[0]) == rows(opened[1])
 
 
+@pytest.mark.slow
 def test_texts(package: Path, opened: list[Engine]) -> None:
     """Greedy, sampled, penalised and constrained ones in one batch, by blocks, chains or what the policy takes.
 
@@ -104,7 +105,7 @@ def test_texts(package: Path, opened: list[Engine]) -> None:
         load(package, device="cpu", context=CONTEXT, sequences=4, speculation=False),
         load(package, device="cuda", context=CONTEXT, sequences=4),
     ]
-    requests = requests_of(opened[0].vocab, 8, seed=3)
+    requests = requests_of(opened[0].vocab, 6, seed=3)
     answers = [opened[0].generate(one.prompt, replace(one.options, draft_tokens=0)) for one in requests]
     for answer in answers:
         answer.run()
@@ -122,12 +123,13 @@ def test_texts(package: Path, opened: list[Engine]) -> None:
     assert sum(handle.stats.accepted for handle in handles) > len(requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(seed=7), Sampling(seed=7, repeat_penalty=1.1)])
 def test_blocks_draft_what_they_draft_on_the_cpu(packages: Packages, opened: list[Engine], sampling: Sampling) -> None:
     """So as many drafts are accepted."""
     package, found = packages("trained", "Q8_0", kv_type="f16", drafter="dflash2"), []
     for floor in (None, 0.3):
-        options = Options(sampling, 24, ignore_eos=True, draft_tokens=7, drafter="block", draft_p_min=floor)
+        options = Options(sampling, 12, ignore_eos=True, draft_tokens=7, drafter="block", draft_p_min=floor)
         for device in ("cpu", "cuda"):
             opened += [load(package, device=device, context=CONTEXT)]
             request = opened[-1].generate(PROMPTS[0], options)
