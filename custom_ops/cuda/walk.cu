@@ -33,13 +33,14 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int64_t ids[kThreads];
   __shared__ Key keys[kThreads], likeliest[kMostCandidates];
   __shared__ int before;
-  const Walk walk = walks.of[blockIdx.x];
+  __shared__ Draw draw;
+  const Walk& walk = walks.of[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) before = 0;
   for (int n = 0; n < walk.count; ++n) {
-    const Draw draw = draws[walk.draw + n];
-    const int64_t row = walk.row + n;
+    const int64_t row = int64_t{walk.row} + n;
     __syncthreads();
+    if (thread == 0) draw = draws[walk.draw + n];
     if (thread < kMostCandidates) likeliest[thread] = kNone;
     keys[thread] = kNone;
     if (thread < count) {
