@@ -6,7 +6,7 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 static_assert(kThreads >= 256);  // candidates of a row, at most: models/drafter/config.py
-constexpr int kMostWalks = 64;  // of one launch
+constexpr int kMostWalks = 64;   // of one launch
 
 struct Walk {
   int32_t row;    // of the sequence's first draft
