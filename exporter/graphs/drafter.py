@@ -91,7 +91,7 @@ class DrafterGraph:
             "causal": int(config.causal[layer]),
             "window": config.window if config.sliding[layer] else 0,
         }
-        return attention(own, layer, query, cache, blocks, name, **sight)
+        return attention(own, layer, query, cache, blocks, name, sight=sight)
 
     def _convolved(
         self, layer: int, half: str, x: ir.Value, blocks: Sequences, inner: Callable[[ir.Value], ir.Value]

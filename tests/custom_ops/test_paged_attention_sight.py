@@ -31,7 +31,7 @@ LENGTHS, PASTS = [8, 3, 8, 1, 8], [0, 253, 299, 700, 1021]
 class Sight:
     """The operator with attributes of what rows see, on steps whose heads have a gate until it is cut off."""
 
-    def __init__(self, heads: Heads, threads: int = 1, library: str = LIBRARY, **sight: int) -> None:
+    def __init__(self, heads: Heads, sight: dict[str, int], threads: int = 1, library: str = LIBRARY) -> None:
         self.gated, self.heads, self.sight = sight.get("gate", 1), heads, sight
         step = make_step(heads, [1], [0])
         inputs = self._inputs(step, step.past_key, step.past_value)
@@ -48,7 +48,8 @@ class Sight:
         return self._run(*self._inputs(step, *cache), output_shapes=[(len(step.q_gate), columns)])[0]
 
     def reference(self, step: Step, *cache: NDArray[Any]) -> NDArray[Any]:
-        return paged_attention(*self._inputs(step, *cache), **self.heads.rotary, **self.sight)  # type: ignore[arg-type]
+        attributes: dict[str, Any] = self.heads.rotary | self.sight
+        return paged_attention(*self._inputs(step, *cache), **attributes)
 
 
 def written(heads: Heads, seed: int = 0) -> tuple[Step, tuple[NDArray[Any], NDArray[Any]]]:
@@ -63,7 +64,7 @@ def written(heads: Heads, seed: int = 0) -> tuple[Step, tuple[NDArray[Any], NDAr
 def test_matches_the_reference(isa: str, sight: dict[str, int], dtype: Any, width: int, group: int) -> None:
     heads = Heads(width=width, group=group, dtype=dtype)
     step, cache = written(heads)
-    attention = Sight(heads, **sight)
+    attention = Sight(heads, sight)
     assert_attended(heads, step, attention(step, *cache), attention.reference(step, *cache), 4e-6)
 
 
@@ -72,7 +73,7 @@ def test_matches_the_reference(isa: str, sight: dict[str, int], dtype: Any, widt
 def test_companions_do_not_matter(isa: str, sight: dict[str, int], threads: int) -> None:
     heads = Heads(width=64, group=3)
     step, cache = written(heads)
-    together, attention = Sight(heads, threads, **sight)(step, *cache), Sight(heads, **sight)
+    together, attention = Sight(heads, sight, threads)(step, *cache), Sight(heads, sight)
     for s, length in enumerate(LENGTHS):
         rows = slice(step.cu_seqlens[s], step.cu_seqlens[s + 1])
         assert same_bits(attention(step.part(s, 0, length), *cache), together[rows]), s
@@ -84,7 +85,7 @@ def test_without_a_gate_rows_are_those_of_open_ones(isa: str, dtype: Any) -> Non
     heads = Heads(width=64, group=2, dtype=dtype)
     step, cache = written(heads)
     step.q_gate.reshape(len(step.q_gate), -1, 2, heads.width)[:, :, 1] = 40
-    assert same_bits(Sight(heads, gate=0)(step, *cache), Attention(heads).attend(step, *cache))
+    assert same_bits(Sight(heads, {"gate": 0})(step, *cache), Attention(heads).attend(step, *cache))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.uint8], ids=["f16", "f32", "q8_0"])
@@ -99,21 +100,23 @@ def test_rows_that_see_all_are_last_rows(isa: str, dtype: Any) -> None:
         past_lens=(step.past_lens + np.array(LENGTHS, np.int32) - 1)[owner],
         page_table=step.page_table[owner],
     )
-    assert same_bits(Sight(heads, causal=0)(step, *cache), Attention(heads).attend(single, *cache))
+    assert same_bits(Sight(heads, {"causal": 0})(step, *cache), Attention(heads).attend(single, *cache))
 
 
 def test_a_window_that_all_fit_into_changes_nothing(isa: str) -> None:
     heads = Heads(width=64, group=4)
     step, cache = written(heads)
-    assert same_bits(Sight(heads, window=1029)(step, *cache), Sight(heads)(step, *cache))
-    assert same_bits(Sight(heads, window=1029, causal=0)(step, *cache), Sight(heads, causal=0)(step, *cache))
+    assert same_bits(Sight(heads, {"window": 1029})(step, *cache), Sight(heads, {})(step, *cache))
+    assert same_bits(
+        Sight(heads, {"window": 1029, "causal": 0})(step, *cache), Sight(heads, {"causal": 0})(step, *cache)
+    )
 
 
 def test_a_window_in_a_long_step(isa: str) -> None:
     """Splits of which rows see nothing."""
     heads = Heads(width=64, group=2)
     step = make_step(heads, [700], [100])
-    cache, attention = Attention(heads).write(step), Sight(heads, window=40)
+    cache, attention = Attention(heads).write(step), Sight(heads, {"window": 40})
     assert_attended(heads, step, attention(step, *cache), attention.reference(step, *cache), 4e-6)
 
 
@@ -123,10 +126,10 @@ def test_a_window_in_a_long_step(isa: str) -> None:
 def test_the_bits_of_the_cpu(sight: dict[str, int], dtype: Any) -> None:
     for heads in (Heads(width=64, group=2, dtype=dtype), Heads(width=128, group=4, dtype=dtype)):
         step, cache = written(heads)
-        assert same_bits(Sight(heads, **sight)(step, *cache), Sight(heads, library="cpu", **sight)(step, *cache))
+        assert same_bits(Sight(heads, sight)(step, *cache), Sight(heads, sight, library="cpu")(step, *cache))
 
 
 @pytest.mark.parametrize("window", [-1, 2**31])
 def test_errors(window: int) -> None:
     with pytest.raises(Exception, match=f"attribute window is {window}, outside 0 to 1073741824"):
-        Sight(Heads(), window=window)
+        Sight(Heads(), {"window": window})
