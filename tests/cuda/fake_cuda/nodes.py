@@ -56,15 +56,14 @@ def test_every_node_of_a_drafter_beside_a_tower(
     synthetic: Callable[[str, str], Path], seeing: SeeingPackages, drafters: Drafters, tmp_path: Path, graph: str
 ) -> None:
     """Windows, causal layers, scaled and capped logits."""
-    window: dict[str, Any] = {"window": 70, "sliding": (True, False), "causal": (True, False)}
-    drafter = drafters("dflash2", "tiny-moe", **window, logit_scale=0.5, logit_cap=3.0)
-    out = tmp_path / "package"
+    odd: dict[str, Any] = {
         "window": 70,
         "sliding": (True, False),
         "causal": (True, False),
         "logit_scale": 0.5,
         "logit_cap": 3.0,
     }
+    drafter, out = drafters("dflash2", "tiny-moe", **odd), tmp_path / "package"
     options = ExportOptions(weights="reference", draft_model=drafter, mmproj=seeing.tower("tiny-moe", "F16"))
     export(synthetic("tiny-moe", "Q4_K_M"), out, options)
     assert_on_the_gpu(out, graph, tmp_path)
