@@ -17,6 +17,9 @@ const OrtCustomOp* rms_norm();
 const OrtCustomOp* joined_rms_norm();
 const OrtCustomOp* router();
 const OrtCustomOp* top_token();
+const OrtCustomOp* top_tokens();
+const OrtCustomOp* block_convolution();
+const OrtCustomOp* candidate_edges();
 const OrtCustomOp* last_rows();
 const OrtCustomOp* previous_rows();
 const OrtCustomOp* stream_norm();
@@ -52,6 +55,9 @@ std::vector<const OrtCustomOp*> operators() {
           joined_rms_norm(),
           router(),
           top_token(),
+          top_tokens(),
+          block_convolution(),
+          candidate_edges(),
           last_rows(),
           previous_rows(),
           gated_delta_net(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "simd.h"
 
@@ -22,11 +23,15 @@ inline float exp_sum(const float* x, int64_t n, float max) {
   return reduce_add(sum);
 }
 
-// Turns `count` scores into exp(score - largest); returns largest and the sum.
+// The largest of no scores: what merging multiplies with has no NaN.
+constexpr float kNoScore = std::numeric_limits<float>::lowest();
+
+// Turns `count` scores into exp(score - largest), those of the first `hidden` into 0; returns largest and the sum.
 struct Weights {
   float largest, sum;
 };
-inline Weights exponentiate(float* scores, int64_t count) {
+inline Weights exponentiate(float* scores, int64_t count, int64_t hidden = 0) {
+  std::fill(scores, scores + hidden, kNoScore);
   const int64_t whole = count / VL * VL, padded = whole < count ? whole + VL : whole;
   for (int64_t p = count; p < padded; ++p) scores[p] = scores[0];
   vf most = load(scores);
@@ -38,6 +43,7 @@ inline Weights exponentiate(float* scores, int64_t count) {
   for (int64_t p = 0; p < padded; p += VL) {
     store(scores + p, exp(sub(load(scores + p), splat(largest))));
     if (p == whole) std::fill(scores + count, scores + padded, 0.0f);
+    if (p < hidden) std::fill(scores + p, scores + std::min(hidden, p + VL), 0.0f);
     sum = add(sum, load(scores + p));
   }
   return {largest, reduce_add(sum)};

@@ -25,7 +25,9 @@ enum class Operator : int {
   ngram_mix,
   paged_index_write,
   paged_select,
-  host_block_gather
+  host_block_gather,
+  block_convolution,
+  candidate_edges
 };
 
 // Written by the device, read by the host.

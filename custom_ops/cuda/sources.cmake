@@ -4,6 +4,7 @@ set(CUDA_SOURCES
   cuda/library.cu
   cuda/memory.cu
   cuda/draw.cu
+  cuda/walk.cu
   cuda/device_error.cu
   blocks/cuda/products.cu
   blocks/cuda/few_products.cu
@@ -30,5 +31,7 @@ set(CUDA_SOURCES
   indexer/select.cu
   indexer/write.cu
   top_token/cuda.cu
+  top_token/top_tokens.cu
+  block_drafts/cuda.cu
   paged_attention/cuda.cu
   paged_attention/kv_write.cu)

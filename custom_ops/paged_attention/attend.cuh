@@ -7,10 +7,12 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kPiece = 32;  // bytes that one prefetch asks for
+constexpr int kPiece = 32;                    // bytes that one prefetch asks for
+constexpr float kNoScore = -3.402823466e38f;  // softmax.h's
 
 struct AttentionShape {
   int width, kv_heads, group, stride;
+  int parts;                         // of a head of q_gate: a query, and its gate if there is one
   int key_rotation, value_rotation;  // 0: the cache is not rotated
   __host__ __device__ int heads() const { return kv_heads * group; }
 };
@@ -23,11 +25,13 @@ struct AttendTile {
   unsigned
       before;  // splits of the tiles before, each of which has as many as its sequence's last one, or lists at most
   int last;    // of the positions that its last query sees, the last one's number
+  int offset;  // the position with number 0
+  int most;    // the number of its sequence's last position
 
   // Tile `index` of a step, or one of no queries behind the last. Of a step that does not hold it may be any tile: no
   // number that a caller may give overflows.
   __device__ AttendTile(const Ragged& sequences, const Lists& lists, int group, int queries, unsigned index)
-      : start(0), past(0), sequence(0), first(0), count(0), before(0), last(0) {
+      : start(0), past(0), sequence(0), first(0), count(0), before(0), last(0), offset(0), most(0) {
     if (lists.groups) {
       of_row(sequences, lists, group, queries, index);
       return;
@@ -36,16 +40,22 @@ struct AttendTile {
       start = sequences.starts[sequence], past = sequences.past[sequence];
       const unsigned rows = unsigned(sequences.starts[sequence + 1]) - unsigned(start), all = rows * group;
       const unsigned tiles = (all + queries - 1) / queries, begin = index * queries;
-      before += min(index, tiles) * ((unsigned(past) + rows - 1) / kSplit + 1);
+      offset = lists.first_seen(past), most = static_cast<int>(unsigned(past) + rows - 1 - offset);
+      before += min(index, tiles) * (unsigned(most) / kSplit + 1);
       if (begin < all) {
         first = static_cast<int>(begin), count = static_cast<int>(min(unsigned(queries), all - begin));
-        last = static_cast<int>(unsigned(past) + (begin + count - 1) / group);
+        last = last_of(lists, static_cast<int>((begin + count - 1) / group));
         return;
       }
       index -= tiles;
     }
   }
   __device__ int splits() const { return last / kSplit + 1; }
+  // The number of the last position that a row of the sequence sees.
+  __device__ int last_of(const Lists& lists, int row) const {
+    if (!lists.causal) return most;
+    return lists.groups ? lists.seen(past + row) - 1 : static_cast<int>(unsigned(past) + row - offset);
+  }
 
  private:
   __device__ void of_row(const Ragged& sequences, const Lists& lists, int group, int queries, unsigned index) {
@@ -68,11 +78,12 @@ struct Shared {
   __align__(16) uint32_t entry[kSplit];    // heads of the split's positions in the cache; the last one goes on
   int64_t head[Q];                         // of the queries: row * heads + head
   int last[Q], at[Q];                      // the last position that they see, by number; what turns them, see Rotation
+  int hidden[Q];                           // how many numbers a window hides from them
   float largest[Q], sum[Q];                // of the splits so far
   float keep[Q], take[Q];                  // what merging multiplies with: the splits before, and this one
   float* partials;                         // where the tile's splits wait to be merged; nullptr: the block merges them
   int sequence, count, splits;             // of the tile; in registers they would be in the way
-  int row, place;                          // its first one's, and that one's position
+  int row, place, offset;                  // its first one's, that one's position, and the position with number 0
   Lists lists;                             // of the step
   int bad, wrong;                          // a page that is none of the cache, an entry of a list; -1: there is no such
 
@@ -113,7 +124,7 @@ __device__ __forceinline__ void prefetch_entries(const T* keys, const T* values,
 
 // Queries normed, rotated and scaled, a warp for each, and rounded for a cache of Q8_0 blocks; `own` [width] is the
 // warp's.
-template <class T, int Q>
+template <class T, int Q, bool kPlain>
 __device__ __forceinline__ void prepare_query(const Rotation& rotation, const AttentionShape& shape,
                                               const Shared<Q>& shared, int count, const float* q_gate,
                                               const float* norm, float* own, float* query) {
@@ -121,7 +132,8 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
   if (m >= Q) return;
   if (m < count) {
     const float scale = 1.0f / sqrtf(static_cast<float>(width));
-    norm_rotate(q_gate + shared.head[m] * 2 * width, norm, rotation, shared.at[m], width, scale, own);
+    norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, shared.at[m], width,
+                scale, own);
     if (shape.key_rotation) rotate(own, width, shape.key_rotation);
   }
   if constexpr (std::is_same_v<T, Q8>) {
@@ -134,23 +146,25 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
 }
 
 // Scores to exp(score - largest), and what merging the split takes: kLanes threads for each query.
-template <int Q>
+template <int Q, bool kPlain>
 __device__ __forceinline__ void exponentiate(int count, int split, bool first, Shared<Q>& shared) {
   constexpr int kEach = kSplit / kLanes;
   const int m = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
   if (m >= Q) return;
   const int seen = m < count ? shared.seen(m, split) : 0;
+  const int hidden = kPlain || m >= count ? 0 : shared.hidden[m] - split * kSplit;
+  const auto hides = [&](int n) { return !kPlain && n * kLanes + lane < hidden; };
   float* weight = shared.weight + lane * Q + m;
   float score[kEach], largest = -INFINITY, sum = 0;
 #pragma unroll
-  for (int n = 0; n < kEach; ++n) score[n] = weight[n * kLanes * Q];
+  for (int n = 0; n < kEach; ++n) score[n] = hides(n) ? kNoScore : weight[n * kLanes * Q];
 #pragma unroll
   for (int n = 0; n < kEach; ++n)
     if (n * kLanes + lane < seen) largest = fmaxf(largest, score[n]);
   largest = lane_max(largest, kLanes);
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
-    score[n] = exp(score[n] - largest);
+    score[n] = hides(n) ? 0.0f : exp(score[n] - largest);
     weight[n * kLanes * Q] = score[n];
     sum = n * kLanes + lane < seen ? sum + score[n] : sum;
   }
@@ -238,14 +252,14 @@ __device__ __forceinline__ void add_values(const AttentionShape& shape, int coun
 }
 
 // y of the tile's queries from their softmax; a warp for each.
-template <int Q>
+template <int Q, bool kPlain>
 __device__ __forceinline__ void finish(const AttentionShape& shape, int count, const float* q_gate,
                                        const Shared<Q>& shared, float* total, float* y) {
   const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
   if (m >= count) return;
   const float inverse = 1.0f / shared.sum[m];
   const int64_t head = shared.head[m];
-  const float* gate = q_gate + (head * 2 + 1) * width;
+  const float* gate = q_gate + (head * (kPlain ? 2 : shape.parts) + 1) * width;
   float* own = total + m * width;
   float* out = y + head * width;
   constexpr int kTogether = 8;  // gates that are read before the first is used
@@ -253,7 +267,9 @@ __device__ __forceinline__ void finish(const AttentionShape& shape, int count, c
   for (int i = lane; i < width; i += kWarp) own[i] *= inverse;
   __syncwarp();
   if (shape.value_rotation) rotate(own, width, shape.value_rotation);
-  for (int first = lane; first < width; first += kTogether * kWarp) {
+  const bool gated = kPlain || shape.parts > 1;
+  for (int i = lane; !gated && i < width; i += kWarp) out[i] = own[i];
+  for (int first = lane; gated && first < width; first += kTogether * kWarp) {
     float gates[kTogether];
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) gates[n] = first + n * kWarp < width ? gate[first + n * kWarp] : 0.0f;

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
   await_previous();
-  const AttendTile tile(sequences, Lists{nullptr, 0, 0}, shape.group, kFewQueries, blockIdx.x);
+  const AttendTile tile(sequences, Lists{}, shape.group, kFewQueries, blockIdx.x);
   const int count = tile.count, splits = tile.splits();
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;

@@ -1,4 +1,4 @@
-// PagedAttention: every row attends to the cache entries from 0 to its own position.
+// PagedAttention: every row attends to the cache entries from 0 to its own position, or to what its attributes say.
 //
 // A tile is some tokens of one sequence with all query heads of one kv head: its rows share one read of the cache. The
 // cache is walked in splits of kSplit positions, each with a softmax of its own, merged in order; so a row's bits
@@ -32,7 +32,7 @@ struct Attention : AttentionStep {
 
   int64_t query_heads() const { return cache.heads * group; }
   const float* query(const HeadTile& tile, int64_t m) const {
-    return q_gate + ((tile.row + m / group) * query_heads() + tile.head * group + m % group) * 2 * width();
+    return q_gate + ((tile.row + m / group) * query_heads() + tile.head * group + m % group) * sight.parts() * width();
   }
   int64_t softmax_size() const { return Softmax::size(rows, width()); }
   void walk(const HeadTile& tile, const float* q, int64_t split, const Softmax& result) const {
@@ -74,7 +74,7 @@ struct Attention : AttentionStep {
       float* y = out + ((tile.row + m / group) * query_heads() + tile.head * group + m % group) * width();
       for (int64_t i = 0; i < width(); i += VL) store(y + i, mul(load(values + i), inverse));
       if (rotated) rotate(y, width(), value_rotation(width()));
-      for (int64_t i = 0; i < width(); i += VL) store(y + i, mul(load(y + i), sigmoid(load(gate + i))));
+      for (int64_t i = 0; sight.gated && i < width(); i += VL) store(y + i, mul(load(y + i), sigmoid(load(gate + i))));
     }
   }
 
@@ -129,10 +129,20 @@ struct Attention : AttentionStep {
   // Whether a row at a position sees less than all before it.
   bool selects(int64_t position) const { return groups && (position + 1) / group_size > top; }
 
+  // Rows that see all positions from one on.
+  HeadTile tile_of(const Run& run) const {
+    const int64_t first = sequences.first_position(run.sequence), start = sight.first_seen(first);
+    HeadTile tile{run, 0, {}, run.position + 1 - start, 1};
+    if (!sight.causal) tile.seen = sequences.last_position(run.sequence) + 1 - start, tile.further = 0;
+    tile.selection.tail = start;
+    if (sight.window) tile.hidden = run.position - sight.window + 1 - start;
+    return tile;
+  }
+
   // A row by itself: over its list, if it has one.
   template <class Add>
-  void add_row(Run run, Add&& add) const {
-    if (!selects(run.position)) return add(run, Selection{});
+  void add_row(const Run& run, Add&& add) const {
+    if (!selects(run.position)) return add(tile_of(run));
     const int64_t whole = (run.position + 1) / group_size;
     const int32_t* list = groups + run.row * top;
     for (int64_t i = 0; i < top; ++i)
@@ -140,23 +150,22 @@ struct Attention : AttentionStep {
         fail("input groups[%lld][%lld] is %d, not one of %lld groups in ascending order",
              static_cast<long long>(run.row), static_cast<long long>(i), list[i], static_cast<long long>(whole));
     const Selection selection{list, top, group_size, whole * group_size};
-    run.position = top * group_size + run.position - selection.tail;
-    add(run, selection);
+    add({run, 0, selection, top * group_size + run.position + 1 - selection.tail, 1});
   }
 
   void run(const Context& context) const {
     std::vector<HeadTile> tiles;
     int64_t all_splits = 0, most_splits = 0;
-    const auto add = [&](const Run& run, const Selection& selection) {
-      for (int64_t head = 0; head < cache.heads; ++head) {
-        tiles.push_back({run, head, selection});
+    const auto add = [&](HeadTile tile) {
+      for (tile.head = 0; tile.head < cache.heads; ++tile.head) {
+        tiles.push_back(tile);
         all_splits += tiles.back().splits();
         most_splits = std::max(most_splits, tiles.back().splits());
       }
     };
     for (const Run& run : sequences.runs(rows / group)) {
       if (!selects(run.position + run.count - 1)) {
-        add(run, {});
+        add(tile_of(run));
         continue;
       }
       for (int64_t i = 0; i < run.count; ++i) add_row({run.sequence, run.row + i, 1, run.position + i}, add);
@@ -169,14 +178,17 @@ struct Attention : AttentionStep {
 };
 
 // A node's run, but for the type of its cache.
-void attend(const Context& context, const Rotary& rotary, bool rotated, int64_t group_size, WalkSplit* walk) {
+void attend(const Context& context, const Rotary& rotary, const SightAttributes& sight, bool rotated,
+            int64_t group_size, WalkSplit* walk) {
   const CacheShape cache(context.input(2), context.input(3));
   const Tensor q_gate = context.input(0), norm = context.input(1);
-  const int64_t count = q_gate.dims[0], columns = q_gate.dims[1], group = query_group(q_gate, cache);
+  const int64_t count = q_gate.dims[0], columns = q_gate.dims[1];
+  const int64_t group = sight.query_group(q_gate, cache);
   rotary.check(norm, cache.width);
   const Sequences sequences(context.input(4), context.input(5), context.input(6), count, cache, true);
   const AxisPositions positions = rotary.positions(context.input(7), count);
-  const Tensor out = context.output(0, {count, columns / 2}), groups = context.input(8);
+  const Tensor out = context.output(0, {count, columns / sight.parts()}), groups = context.input(8);
+  sight.check(groups);
   if (groups.rank) check_groups(groups, count, group_size, cache.page_size);
 
   struct Angles;
@@ -186,7 +198,7 @@ void attend(const Context& context, const Rotary& rotary, bool rotated, int64_t 
     rotary.angles(runs[i], positions, angles + runs[i].row * rotary.angle_size());
   });
   const int64_t tokens = std::min(sequences.longest(), std::max(kVerifyTokens, kTargetRows / group));
-  const Attention step{{cache, sequences, rotary, q_gate.as<const float>(), norm.as<const float>(), angles,
+  const Attention step{{cache, sequences, rotary, sight, q_gate.as<const float>(), norm.as<const float>(), angles,
                         context.input(2).data, context.input(3).data, out.as<float>(), group, tokens * group, rotated},
                        walk,
                        groups.as<int32_t>(),
@@ -197,14 +209,17 @@ void attend(const Context& context, const Rotary& rotary, bool rotated, int64_t 
 
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
-  explicit PagedAttention(const KernelInfo& info) : rotary_(info), group_size_(info.integer("group", 0)) {
+  explicit PagedAttention(const KernelInfo& info) : rotary_(info), sight_(info), group_size_(info.integer("group", 0)) {
     check_cache_type<T>(info);
   }
 
-  void compute(Context& context) const { attend(context, rotary_, std::is_same_v<T, Q8>, group_size_, walk_split<T>); }
+  void compute(Context& context) const {
+    attend(context, rotary_, sight_, std::is_same_v<T, Q8>, group_size_, walk_split<T>);
+  }
 
  private:
   Rotary rotary_;
+  SightAttributes sight_;
   int64_t group_size_;
 };
 

@@ -56,8 +56,9 @@ __device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& sh
   __syncthreads();
 }
 
-// The splits of a tile that are the block's, and y where it is the last one.
-template <class T, int Q>
+// The splits of a tile that are the block's, and y where it is the last one. kPlain: heads have gates, and rows see all
+// positions up to their own, or those of lists.
+template <class T, int Q, bool kPlain>
 __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& lists, const Rotation& rotation,
                                           const AttentionShape& shape, const AttendTile& tile, const float* q_gate,
                                           const float* norm, const T* keys, const T* values, unsigned* done,
@@ -70,12 +71,13 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
   if (thread == 0) {
     shared.sequence = tile.sequence, shared.count = tile.count, shared.splits = tile.splits();
     shared.row = tile.start + tile.first / shape.group, shared.place = tile.past + tile.first / shape.group;
-    shared.bad = shared.wrong = -1, shared.lists = lists;
+    shared.bad = shared.wrong = -1, shared.lists = lists, shared.offset = tile.offset;
   }
   if (thread < tile.count) {
     const int n = tile.first + thread, row = n / shape.group;
     shared.head[thread] = int64_t{tile.start + row} * shape.heads() + kv_head * shape.group + n - row * shape.group;
-    shared.last[thread] = lists.seen(tile.past + row) - 1;
+    shared.last[thread] = tile.last_of(lists, row);
+    shared.hidden[thread] = lists.first_seen(tile.past + row) - tile.offset;
     shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
   }
   __syncthreads();
@@ -83,17 +85,19 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     const bool first = shared.partials || split == 0;
     const int seen = shared.seen(shared.count - 1, split);
     const int number = split * kSplit + min(thread, seen - 1);
-    const int position = shared.lists.place(shared.row, shared.place, number, shared.wrong);
+    const int position =
+        (kPlain ? 0 : shared.offset) + shared.lists.place(shared.row, shared.place, number, shared.wrong);
     const int64_t entry = sequences.entry(shared.sequence, position, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
     __syncthreads();
     prefetch_entries(keys, values, shared.entry, seen, shape.stride);
     if (split == begin)
-      prepare_query<T, Q>(rotation, shape, shared, shared.count, q_gate, norm, total + thread / kWarp * width, query);
+      prepare_query<T, Q, kPlain>(rotation, shape, shared, shared.count, q_gate, norm, total + thread / kWarp * width,
+                                  query);
     __syncthreads();
     score<T, Q>(keys, shared.entry, seen, shape.stride, width, query, stage, shared.weight);
     __syncthreads();
-    exponentiate(shared.count, split, first, shared);
+    exponentiate<Q, kPlain>(shared.count, split, first, shared);
     __syncthreads();
     add_values(shape, shared.count, values, split, first, shared, total);
     __syncthreads();
@@ -106,17 +110,19 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
     merge_splits(width, shared.count, shared, total);
   }
-  finish(shape, shared.count, q_gate, shared, total, y);
+  finish<Q, kPlain>(shape, shared.count, q_gate, shared, total, y);
 }
 
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
-template <class T, int Q>
-__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
-    attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists lists,
+template <class T, int Q, bool kPlain>
+__global__ void __launch_bounds__(kThreads, kPlain && (std::is_same_v<T, __half> || Q < kMostQueries) ? 2 : 1)
+    attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists given,
            const __grid_constant__ Rotation rotation, const __grid_constant__ AttentionShape shape, const float* q_gate,
            const float* norm, const T* keys, const T* values, Partials partials, float* y) {
   allow_next();
   __shared__ Shared<Q> shared;
+  Lists lists = given;
+  if constexpr (kPlain) lists.causal = true, lists.window = 0;
   const AttendTile tile(sequences, lists, shape.group, Q, blockIdx.x);
   const int splits = tile.splits(), begin = static_cast<int>(blockIdx.z);
   float* own = partials.of<Q>(tile, splits, shape.width);
@@ -124,7 +130,8 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
   if (!first_block && (!tile.count || (own ? splits : 1) <= begin)) return;
   if (threadIdx.x == 0) shared.partials = own;
   if (sequences.holds() && tile.count)  // `holds` is a barrier, too
-    walk_tile<T, Q>(sequences, lists, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared, y);
+    walk_tile<T, Q, kPlain>(sequences, lists, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared,
+                            y);
 }
 
 // What all launches of a step take.
@@ -134,13 +141,19 @@ struct Step {
   Rotation rotation;
   AttentionShape shape;
 
+  // Positions that all rows of a sequence see together, at most.
+  int64_t most_seen() const {
+    const int64_t all = sequences.columns * sequences.page_size;
+    return lists.window ? std::min(all, lists.window - 1 + sequences.rows) : all;
+  }
+
   // Tiles, and splits of one at most. A sequence may end in a tile that is not full. Splits by the width of the page
   // table, or of lists: the device alone knows the lengths.
   std::pair<int64_t, int64_t> tiles(int queries) const {
     if (lists.groups) return {sequences.rows * blocks_of(shape.group, queries), (lists.most_seen() - 1) / kSplit + 1};
     const int64_t spare = shape.group % queries ? std::min<int64_t>(sequences.sequences, sequences.rows) - 1 : 0;
     return {blocks_of(sequences.rows * shape.group, queries) + spare,
-            std::max<int64_t>(1, blocks_of(sequences.columns * sequences.page_size, kSplit))};
+            std::max<int64_t>(1, blocks_of(most_seen(), kSplit))};
   }
 };
 
@@ -148,6 +161,7 @@ template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
   explicit PagedAttention(const KernelInfo& info)
       : rotary_(info),
+        sight_(info),
         arena_(info),
         group_size_(info.integer("group", 0)),
         multiprocessors_(multiprocessors()),
@@ -159,7 +173,8 @@ struct PagedAttention : PagedAttentionSignature<T> {
   void compute(Context& context) const {
     const CacheShape cache(context.input(2), context.input(3));
     const Tensor q_gate = context.input(0), norm = context.input(1);
-    const int64_t rows = q_gate.dims[0], columns = q_gate.dims[1], group = query_group(q_gate, cache);
+    const int64_t rows = q_gate.dims[0], columns = q_gate.dims[1];
+    const int64_t group = sight_.query_group(q_gate, cache);
     rotary_.check(norm, cache.width);
     if (cache.width > kMostWidth)
       fail("input key has head dimension %lld; on a GPU it is at most %d", static_cast<long long>(cache.width),
@@ -168,7 +183,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
                            Operator::paged_attention);
     const Rotation rotation(rotary_, rotary_.positions(context.input(7), rows));
     const Lists lists = this->lists(context.input(8), sequences);
-    const Tensor y = context.output(0, {rows, columns / 2});
+    const Tensor y = context.output(0, {rows, columns / sight_.parts()});
     if (!rows) return;
     if (!cache.pages) fail("input key has no pages");
     constexpr bool kRotated = std::is_same_v<T, Q8>;
@@ -176,26 +191,32 @@ struct PagedAttention : PagedAttentionSignature<T> {
                                static_cast<int>(cache.heads),
                                static_cast<int>(group),
                                static_cast<int>(cache.stride),
+                               static_cast<int>(sight_.parts()),
                                static_cast<int>(kRotated ? key_rotation(cache.width) : 0),
                                static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
     const Step step{sequences, lists, rotation, shape};
     const bool few = rows * group <= 2 * kMostQueries;  // cut into small tiles, so that more blocks have some
+    if (!sight_.plain() || !sight_.gated) return enqueue<kMostQueries / 2, false>(context, step, y);
     if constexpr (std::is_same_v<T, __half>)
       if (few && !lists.groups && enqueue_few(context, step, y)) return;
     if (cache.width <= kWideHead && !few)
-      enqueue<kMostQueries>(context, step, y);
+      enqueue<kMostQueries, true>(context, step, y);
     else
-      enqueue<kMostQueries / 2>(context, step, y);
+      enqueue<kMostQueries / 2, true>(context, step, y);
   }
 
  private:
   // The lists in the input `groups`; none where no text is so long that a row would have to choose.
   Lists lists(const Tensor& groups, const Ragged& sequences) const {
-    if (!groups.rank) return {nullptr, 0, 0};
+    sight_.check(groups);
+    Lists lists;
+    lists.causal = sight_.causal, lists.window = static_cast<int>(sight_.window);
+    if (!groups.rank) return lists;
     check_groups(groups, sequences.rows, group_size_, sequences.page_size);
     const int64_t top = groups.dims[1];
-    if (top >= sequences.columns * sequences.page_size / group_size_) return {nullptr, 0, 0};
-    return {groups.as<int32_t>(), static_cast<int>(top), static_cast<int>(group_size_)};
+    if (top >= sequences.columns * sequences.page_size / group_size_) return lists;
+    lists.groups = groups.as<int32_t>(), lists.top = static_cast<int>(top), lists.size = static_cast<int>(group_size_);
+    return lists;
   }
 
   // For heads of some widths, where a block may have the shared memory that it takes.
@@ -229,7 +250,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     return true;
   }
 
-  template <int Q>
+  template <int Q, bool kPlain>
   void enqueue(const Context& context, const Step& step, const Tensor& y) const {
     const AttentionShape& shape = step.shape;
     const auto [tiles, splits] = step.tiles(Q);
@@ -242,12 +263,13 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
     const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
-    launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), step.sequences, step.lists, step.rotation, shape,
-           context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
+    launch(attend<T, Q, kPlain>, grid, kThreads, bytes, stream_of(context), step.sequences, step.lists, step.rotation,
+           shape, context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
            context.input(3).as<T>(), partials, y.as<float>());
   }
 
   RotaryAttributes rotary_;
+  SightAttributes sight_;
   Arena arena_;
   int64_t group_size_;
   int64_t multiprocessors_, full_device_;  // full_device_: blocks that keep all of them busy

@@ -1,4 +1,5 @@
-// The positions that rows of attention see, on a device: all up to their own, or those of a list of groups.
+// The positions that rows of attention see, on a device, by number: all up to their own, those of a list of groups, or
+// what attributes say.
 #pragma once
 
 #include "heads.cuh"
@@ -7,8 +8,13 @@ namespace trigraph::TRIGRAPH_ISA {
 
 // A row that ends more groups than a list holds sees those of its list, and the positions behind the last whole group.
 struct Lists {
-  const int32_t* groups;  // [rows, top], ascending; nullptr: every row sees all positions
-  int top, size;          // size: positions of a group
+  const int32_t* groups = nullptr;  // [rows, top], ascending; nullptr: there are none
+  int top = 0, size = 0;            // size: positions of a group
+  bool causal = true;
+  int window = 0;  // 0: none
+
+  // The first position that the row at a position sees; number 0 is that of its sequence's first row.
+  __device__ int first_seen(int position) const { return window && position >= window ? position - window + 1 : 0; }
 
   __device__ int whole(int position) const { return (position + 1) / size; }
   // How many positions the row at a position sees.

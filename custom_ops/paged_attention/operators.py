@@ -32,7 +32,7 @@ def _attention_cost(node: Node, work: Workload) -> Cost:
     Queries are int8 where the cache has blocks. Where rows choose groups, a sequence's rows are taken to choose the
     same ones.
     """
-    out, seen = node.outputs[0], work.context
+    out, seen = node.outputs[0], min(work.context, node.attributes.get("window") or work.context)
     if (group := node.attributes.get("group")) is not None:
         seen = min(seen, (int(node.given(_GROUPS).dims[1]) + 1) * group)
     read = (_position_bytes(node.given(2)) + _position_bytes(node.given(3))) * seen * work.sequences
@@ -50,10 +50,10 @@ def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function | None:
 
 
 def _attention_body(attributes: Mapping[str, Any], inputs: int) -> Function | None:
-    """None with blocks, positions of images, or groups."""
+    """None with blocks, positions of images, or groups, and for rows that see others or have no gate."""
     from trigraph.custom_ops.paged_attention.function import paged_attention
 
-    return None if "type" in attributes or inputs > 7 else paged_attention
+    return None if {"type", "gate", "causal", "window"} & {*attributes} or inputs > 7 else paged_attention
 
 
 OPERATORS = (

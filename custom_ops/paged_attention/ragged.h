@@ -57,6 +57,9 @@ class Sequences {
         all.push_back({s, starts_[s] + i, std::min(most, length(s) - i), past_[s] + i});
     return all;
   }
+  // The position of a sequence's first row, and of its last one.
+  int64_t first_position(int64_t s) const { return past_[s]; }
+  int64_t last_position(int64_t s) const { return past_[s] + length(s) - 1; }
   int64_t page_size() const { return page_size_; }
   // Index of a position's entry in the cache seen as [pages * page size] entries.
   int64_t entry(int64_t s, int64_t position) const {
@@ -67,7 +70,7 @@ class Sequences {
   int64_t length(int64_t s) const { return int64_t{starts_[s + 1]} - starts_[s]; }
 
   void check_pages(const Tensor& page_table, int64_t s, int64_t first, int64_t pages) const {
-    const int64_t last = int64_t{past_[s]} + length(s) - 1;
+    const int64_t last = last_position(s);
     const auto index = static_cast<long long>(s);
     if (last / page_size_ >= columns_)
       fail("input %s has %lld columns of %lld positions, too few for position %lld of sequence %lld", page_table.name,

@@ -136,10 +136,13 @@ def paged_kv_write(
 
 def turned_queries(
     q_gate: Array, q_norm: Array, cu_seqlens: Ints, past_lens: Ints, positions: Ints | None = None,
-    *, rotated: bool, rotary: Rotary,
+    *, rotated: bool, rotary: Rotary, gate: int = 1,
 ) -> Array:  # fmt: skip
-    """Queries of q_gate [R, H * 2D], normed and turned, as keys of a cache of rotated heads are: float64 [R, H, D]."""
-    q = q_gate.reshape(len(q_gate), -1, 2 * len(q_norm))[..., : len(q_norm)]
+    """Queries of q_gate [R, H * 2D], normed and turned, as keys of a cache of rotated heads are: float64 [R, H, D].
+
+    Without `gate` it is [R, H * D].
+    """
+    q = q_gate.reshape(len(q_gate), -1, (1 + gate) * len(q_norm))[..., : len(q_norm)]
     _, position = _positions(cu_seqlens, past_lens)
     q = _norm_rotate(q, q_norm, _turning(position, positions, rotary), rotary)
     return rotate(q, MOST_KEY) if rotated else q
@@ -157,24 +160,29 @@ def paged_attention(
     groups: Ints | None = None,
     *,
     group: int = 1,
+    gate: int = 1,
+    causal: int = 1,
+    window: int = 0,
     **rotary: Unpack[Rotary],
 ) -> Array:
     """sigmoid(gate) * softmax(q k / sqrt(D)) v of q_gate [R, H * 2D], each head's [q | gate]: float32 [R, H * D].
 
     A row sees positions 0 to its own; query head h reads kv head h // (H / KV). With `groups` [R, top], a row at or
     behind the end of more than `top` groups of `group` positions sees those of its list and what lies behind the last
-    whole one.
+    whole one. Without `gate` heads have none: q_gate is [R, H * D]. Without `causal` a row sees all positions up to
+    its sequence's last one in the step. A `window` above 0 hides positions up to its own minus that.
     """
     page, kv_heads, width = key.shape[1], key.shape[2], len(q_norm)
     rotated = key.dtype == np.uint8
-    heads = q_gate.shape[1] // (2 * width)
+    heads = q_gate.shape[1] // ((1 + gate) * width)
     sequence, position = _positions(cu_seqlens, past_lens)
-    q = turned_queries(q_gate, q_norm, cu_seqlens, past_lens, positions, rotated=rotated, rotary=rotary)
+    q = turned_queries(q_gate, q_norm, cu_seqlens, past_lens, positions, rotated=rotated, rotary=rotary, gate=gate)
     q = round_blocks(q) if rotated else q
-    gate = q_gate.reshape(-1, heads, 2 * width)[..., width:].astype(np.float64)
+    gates = q_gate.reshape(-1, heads, (1 + gate) * width)[..., width:].astype(np.float64)
+    ends = past_lens + np.diff(cu_seqlens) - 1
     out = np.empty((len(q), heads, width), np.float32)
     for row, (s, last) in enumerate(zip(sequence, position, strict=True)):
-        seen = np.arange(last + 1)
+        seen = np.arange(max(0, last + 1 - window) if window else 0, (last if causal else ends[s]) + 1)
         if groups is not None and (whole := (last + 1) // group) > groups.shape[1]:
             seen = seen[np.isin(seen // group, groups[row]) | (seen >= whole * group)]
         entries = page_table[s, seen // page], seen % page
@@ -184,5 +192,5 @@ def paged_attention(
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         attended = np.einsum("hp,phd->hd", weights / weights.sum(-1, keepdims=True), v)
         attended = rotate(attended, MOST_VALUE) if rotated else attended
-        out[row] = attended / (1 + np.exp(-gate[row]))
+        out[row] = attended / (1 + np.exp(-gates[row])) if gate else attended
     return out.reshape(len(q), -1)

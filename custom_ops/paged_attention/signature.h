@@ -182,14 +182,39 @@ inline void check_groups(const Tensor& groups, int64_t rows, int64_t size, int64
          static_cast<long long>(page_size));
 }
 
-// Query heads of a kv head, by the columns of q_gate.
-inline int64_t query_group(const Tensor& q_gate, const CacheShape& cache) {
-  q_gate.expect({-1, -1});
-  const int64_t columns = q_gate.dims[1], per_group = 2 * cache.columns();
-  if (columns < per_group || columns % per_group != 0)
-    fail("input %s has %lld columns, not a multiple of 2 x %lld kv heads x %lld dimensions", q_gate.name,
-         static_cast<long long>(columns), static_cast<long long>(cache.heads), static_cast<long long>(cache.width));
-  return columns / per_group;
-}
+// What rows of a PagedAttention see and have beside a query, but for lists of groups.
+struct SightAttributes {
+  static constexpr int64_t kMostWindow = 1 << 30;
+  bool gated;      // a head of q_gate has a gate behind its query
+  bool causal;     // rows see positions up to their own; else up to their sequence's last one
+  int64_t window;  // positions up to its own that a row sees; 0: all
+
+  explicit SightAttributes(const KernelInfo& info)
+      : gated(info.integer("gate", 1)), causal(info.integer("causal", 1)), window(info.integer("window", 0)) {
+    if (window < 0 || window > kMostWindow)
+      fail("attribute window is %lld, outside 0 to %lld", static_cast<long long>(window),
+           static_cast<long long>(kMostWindow));
+  }
+  bool plain() const { return causal && !window; }
+  int64_t parts() const { return gated ? 2 : 1; }  // of a head of q_gate
+  // The first position that the row at a position sees.
+  TRIGRAPH_EVERYWHERE int64_t first_seen(int64_t position) const {
+    return window && position >= window ? position - window + 1 : 0;
+  }
+
+  void check(const Tensor& groups) const {
+    if (groups.rank && !plain()) fail("input %s is for rows that see all positions up to their own", groups.name);
+  }
+  // Query heads of a kv head, by the columns of q_gate.
+  int64_t query_group(const Tensor& q_gate, const CacheShape& cache) const {
+    q_gate.expect({-1, -1});
+    const int64_t columns = q_gate.dims[1], per_group = parts() * cache.columns();
+    if (columns < per_group || columns % per_group != 0)
+      fail("input %s has %lld columns, not a multiple of %lld x %lld kv heads x %lld dimensions", q_gate.name,
+           static_cast<long long>(columns), static_cast<long long>(parts()), static_cast<long long>(cache.heads),
+           static_cast<long long>(cache.width));
+    return columns / per_group;
+  }
+};
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -30,6 +30,7 @@ struct SplitWalk {
                      tile.head * cache().stride;
       return;
     }
+    first += tile.selection.tail;
     for (int64_t p = 0; p < count;) {
       const T* entry = static_cast<const T*>(base) + step.sequences.entry(tile.sequence, first + p) * cache().entry() +
                        tile.head * cache().stride;
@@ -69,11 +70,14 @@ struct SplitWalk {
     const int64_t tile_rows = tile.count * step.group, first = split * kSplit;
     auto* scores = static_cast<float*>(scratch<Memory>((step.rows * kSplit + kGroup * width()) * sizeof(float)));
     float* wide = scores + step.rows * kSplit;
-    const auto seen = [&](int64_t m) {  // positions of the split that row m attends to
-      return std::clamp<int64_t>(tile.position + m / step.group + 1 - first, 0, kSplit);
+    const auto seen = [&](int64_t m) {  // positions of the split that row m attends to, but for hidden ones before
+      return std::clamp<int64_t>(tile.seen_by(m / step.group) - first, 0, kSplit);
+    };
+    const auto hidden = [&](int64_t m) {
+      return std::clamp<int64_t>(tile.hidden_from(m / step.group) - first, 0, seen(m));
     };
     const int64_t positions = seen(tile_rows - 1), shared = seen(0);
-    const int64_t next = std::min(kAhead, tile.position + tile.count - first - positions);
+    const int64_t next = std::min(kAhead, tile.all_seen() - first - positions);
     const T* entries[2 * kSplit + kAhead];  // keys, values, and the first keys of the next split
     locate(tile, step.keys, first, positions, entries);
     locate(tile, step.values, first, positions, entries + positions);
@@ -88,7 +92,7 @@ struct SplitWalk {
                    dot<n>(q + m * width(), group_entries, count, width(), scores + m * kSplit + p);
                  });
     for (int64_t m = 0; m < tile_rows; ++m) {
-      const Weights weights = seen(m) ? exponentiate(scores + m * kSplit, seen(m)) : Weights{0, 0};
+      const Weights weights = seen(m) ? exponentiate(scores + m * kSplit, seen(m), hidden(m)) : Weights{kNoScore, 0};
       result.largest[m] = weights.largest;
       result.sum[m] = weights.sum;
     }

@@ -9,24 +9,33 @@ namespace trigraph::TRIGRAPH_ISA {
 constexpr int64_t kSplit = 256;     // positions that share one softmax; a score row is this long
 constexpr int64_t kKeysAhead = 32;  // positions between a head in use and the one to ask memory for
 
-// The positions of one row that sees some groups of consecutive ones, and those behind the last whole group.
+// The positions that rows see by number: of one row some groups of consecutive ones, and of all rows what lies behind.
 struct Selection {
-  const int32_t* groups = nullptr;  // [top], ascending; nullptr: the row sees all positions
+  const int32_t* groups = nullptr;  // [top], ascending
   int64_t top = 0, size = 0;        // size: positions of a group
-  int64_t tail = 0;                 // the first position behind the last whole group
+  int64_t tail = 0;                 // the first position behind the last whole group, or the first one that is seen
 
   int64_t position(int64_t i) const {
     return i < top * size ? int64_t{groups[i / size]} * size + i % size : tail + i - top * size;
   }
 };
 
+// What rows see is by number, in `selection`.
 struct HeadTile : Run {
-  int64_t head;         // of the cache
-  Selection selection;  // then `position` counts positions of the list
-  int64_t splits() const { return (position + count + kSplit - 1) / kSplit; }
+  int64_t head;  // of the cache
+  Selection selection;
+  int64_t seen;               // numbers that its first row sees
+  int64_t further;            // those that each row sees beyond the row's before
+  int64_t hidden = -kHidden;  // numbers that a window hides from its first row, and one more from each later row
+  static constexpr int64_t kHidden = int64_t{1} << 40;  // none
+
+  int64_t seen_by(int64_t row) const { return seen + row * further; }
+  int64_t hidden_from(int64_t row) const { return std::max<int64_t>(0, hidden + row); }
+  int64_t all_seen() const { return seen_by(count - 1); }
+  int64_t splits() const { return (all_seen() + kSplit - 1) / kSplit; }
 };
 
-// Softmax of a tile's rows over some positions. A row that has none of them has sum 0.
+// Softmax of a tile's rows over some positions. A row that has none of them has sum 0, and no largest score.
 struct Softmax {
   float* values;   // [rows, width] sums of exp(score - largest) * value
   float* largest;  // [rows]
@@ -43,6 +52,7 @@ struct AttentionStep {
   const CacheShape& cache;
   const Sequences& sequences;
   const Rotary& rotary;
+  const SightAttributes& sight;
   const float *q_gate, *norm, *angles;
   const void *keys, *values;
   float* out;

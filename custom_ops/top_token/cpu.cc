@@ -1,5 +1,5 @@
 // TopToken: the likeliest token of each row of logits, and its probability. Rows are worked on in parts of the
-// vocabulary.
+// vocabulary. TopTokens: the likeliest ones.
 #include <algorithm>
 #include <limits>
 
@@ -71,10 +71,50 @@ struct TopToken : TopTokenSignature {
   }
 };
 
+struct TopTokens : TopTokensSignature {
+  using TopTokensSignature::TopTokensSignature;
+
+  void compute(const Context& context) const {
+    const Tensor logits = context.input(0);
+    check(logits);
+    const int64_t rows = logits.dims[0], width = logits.dims[1];
+    auto* values = context.output(0, {rows, count}).as<float>();
+    auto* ids = context.output(1, {rows, count}).as<int64_t>();
+    context.parallel_for(rows, [&](int64_t row) {
+      rank(logits.as<float>() + row * width, width, values + row * count, ids + row * count);
+    });
+  }
+
+ private:
+  static constexpr int64_t kTogether = 16 * VL;  // logits that are looked at together
+
+  // Where there are as many as wanted, only parts are looked at in which something is larger than the last of them.
+  void rank(const float* x, int64_t width, float* values, int64_t* ids) const {
+    int64_t found = 0;
+    for (int64_t start = 0; start < width; start += kTogether) {
+      const int64_t end = std::min(width, start + kTogether);
+      if (found == count && !(maximum(x + start, end - start) > values[count - 1])) continue;
+      for (int64_t id = start; id < end; ++id) {
+        const float value = x[id] != x[id] ? -std::numeric_limits<float>::infinity() : x[id] + 0.0f;  // no -0
+        if (found == count && !(value > values[count - 1])) continue;
+        int64_t place = found < count ? found++ : count - 1;
+        for (; place > 0 && value > values[place - 1]; --place)
+          values[place] = values[place - 1], ids[place] = ids[place - 1];
+        values[place] = value, ids[place] = id;
+      }
+    }
+  }
+};
+
 }  // namespace
 
 const OrtCustomOp* top_token() {
   static const Op<TopToken> op;
+  return &op;
+}
+
+const OrtCustomOp* top_tokens() {
+  static const Op<TopTokens> op;
   return &op;
 }
 

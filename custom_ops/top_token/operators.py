@@ -1,4 +1,4 @@
-"""The operator of this family: its cost, and its function body."""
+"""The operators of this family: their costs, and their function bodies."""
 
 from __future__ import annotations
 
@@ -23,4 +23,10 @@ def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
     return with_probability if attributes["probability"] else top_token
 
 
-OPERATORS = (Operator("TopToken", _cost, _body),)
+def _ranked_body(attributes: Mapping[str, Any], inputs: int) -> Function:
+    from trigraph.custom_ops.top_token.function import top_tokens
+
+    return top_tokens
+
+
+OPERATORS = (Operator("TopToken", _cost, _body), Operator("TopTokens", _cost, _ranked_body))

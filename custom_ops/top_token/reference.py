@@ -1,4 +1,4 @@
-"""What TopToken computes, in NumPy."""
+"""What TopToken and TopTokens compute, in NumPy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,3 +9,13 @@ def top_token(logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[n
     wide = logits.astype(np.float64)
     probability = 1 / np.exp(wide - wide.max(axis=-1, keepdims=True)).sum(axis=-1)
     return logits.argmax(axis=-1), probability.astype(np.float32)
+
+
+def top_tokens(logits: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The `count` largest of each row of logits [T, V], in falling order, ties to the lowest id, and their ids: [T, C].
+
+    NaN counts as -infinity.
+    """
+    numbers = np.where(np.isnan(logits), -np.inf, logits).astype(np.float32)
+    ids = np.argsort(-numbers, axis=-1, kind="stable")[:, :count]
+    return np.take_along_axis(numbers, ids, axis=-1), ids

@@ -23,7 +23,6 @@ IR_VERSION = 11
 FLOAT = ir.DataType.FLOAT
 INT32 = ir.DataType.INT32
 INT64 = ir.DataType.INT64
-BOOL = ir.DataType.BOOL
 
 Dims = Sequence[int | str | ir.SymbolicDim] | ir.Shape
 """Static dimensions, and names of those that a host chooses."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -118,10 +120,12 @@ def attention(
     sequences: Sequences,
     name: str,
     groups: ir.Value | None = None,
+    sight: Mapping[str, int] = MappingProxyType({}),
 ) -> ir.Value:
-    """Gated attention of projected queries over written pages, projected back: [rows, hidden].
+    """Attention of projected queries over written pages, projected back: [rows, hidden].
 
-    `groups` of positions limit what rows see, as `select` makes them.
+    Gated and causal, unless `sight`, attributes of the operator, says otherwise. `groups` of positions limit what rows
+    see, as `select` makes them.
     """
     config = net.config
     norm = net.vector(names.in_block(layer, names.ATTN_Q_NORM))
@@ -135,7 +139,7 @@ def attention(
         [shape(query)[0], config.heads * config.head_dim],
         domain=DOMAIN,
         group=config.streams.indexer.group if groups is not None and config.streams is not None else None,
-        **_cache_attributes(net, cache[0]),
+        **_cache_attributes(net, cache[0]) | dict(sight),
     )
     return net.linear(mixed, names.in_block(layer, names.ATTN_OUTPUT), f"{name}.out")
 

@@ -87,6 +87,10 @@ class BlockDrafterConfig:
         """How many tokens of the row before the edges of a row tell apart."""
         return 1 if self.kind == "dflash" else self.candidates
 
+    def first_drafts(self, sequences: int) -> range:
+        """The row of each sequence's first draft, where all blocks are whole."""
+        return range(not self.from_anchor, sequences * self.block, self.block)
+
     def as_model(self, target: ModelConfig) -> ModelConfig:
         """The drafter's layers as those of a model: full attention and dense feed-forward."""
         return replace(

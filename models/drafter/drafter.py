@@ -130,7 +130,6 @@ def _tokens(file: GGUFFile, vocab: int) -> npt.NDArray[np.int64] | None:
 def _check_tensors(file: GGUFFile, config: BlockDrafterConfig, vocab: int, rows: int) -> dict[str, Tensor]:
     path, tensors = file.paths[0], dict[str, Tensor]()
     shapes = drafter_shapes(config, vocab, rows, file.tensors)
-    by_group = (2 * config.conv_kernel, config.hidden // max(1, config.conv_group), config.conv_group)
     for name, shape in shapes.items():
         if (tensor := file.tensors.get(name)) is None:
             raise TrigraphError(
@@ -144,8 +143,8 @@ def _check_tensors(file: GGUFFile, config: BlockDrafterConfig, vocab: int, rows:
             )
         if name in (D2T, *CONFIDENCE):
             continue
-        # Constants of the convolutions take the shape of the products that they are added to.
-        used = by_group if names.role(name) in CONV_BASE.values() else shape
+        # Constants of the convolutions: those of the input, then those of the output.
+        used = (2 * config.conv_kernel, config.hidden) if names.role(name) in CONV_BASE.values() else shape
         tensors[PREFIX + name] = replace(tensor, name=PREFIX + name, shape=used)
     if unknown := file.tensors.keys() - shapes.keys():
         name = min(unknown)

@@ -39,10 +39,10 @@ class BlockDraft:
 
 
 class DrafterReference:
-    """A drafter that follows one sequence of its model. `page`: windows begin at multiples of it, as in graphs."""
+    """A drafter that follows one sequence of its model."""
 
-    def __init__(self, drafter: BlockDrafter, model: Model, page: int = 1) -> None:
-        self.config, self._drafter, self._model, self._page = drafter.config, drafter, model, page
+    def __init__(self, drafter: BlockDrafter, model: Model) -> None:
+        self.config, self._drafter, self._model = drafter.config, drafter, model
         self._weights: dict[str, Array] = {}
         c = drafter.config
         self.keys = [np.zeros((0, c.kv_heads, c.head_dim)) for _ in range(c.layers)]
@@ -110,9 +110,8 @@ class DrafterReference:
         if c.kind != "dflash2":
             return inner(layer, normed)
         kernels = normed @ self._w(names.in_block(layer, tensors.CONV_PROJ[half])).T
-        kernels = kernels.reshape(len(x), 2 * c.conv_kernel, -1, 1) + self._w(
-            names.in_block(layer, tensors.CONV_BASE[half])
-        )
+        kernels = np.repeat(kernels.reshape(len(x), 2 * c.conv_kernel, -1), c.conv_group, axis=-1)
+        kernels = kernels + self._w(names.in_block(layer, tensors.CONV_BASE[half]))
         kernels = kernels.reshape(len(x), 2, c.conv_kernel, c.hidden)
         return _convolved(inner(layer, _convolved(normed, kernels[:, 0])), kernels[:, 1])
 
@@ -131,7 +130,7 @@ class DrafterReference:
         places = np.arange(len(key))
         seen = np.ones((len(x), len(key)), bool)
         if c.sliding[layer]:
-            start = np.maximum(0, at - c.window + 1) // self._page * self._page
+            start = np.maximum(0, at - c.window + 1)
             seen &= places >= start[:, None]
         if c.causal[layer]:
             seen &= places <= at[:, None]

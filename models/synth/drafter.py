@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -38,14 +39,17 @@ def write_synthetic_drafter(
     vocab: int | None = None,
     quant: str = "Q8_0",
     seed: int = 0,
+    hollow: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Write a random block drafter with the named geometry, deterministic by `seed`.
 
-    `layers` and `vocab` are those of a model that was cut down. The file appears when it is complete. Raises
-    TrigraphError for bad arguments and a path that cannot be written.
+    `layers` and `vocab` are those of a model that was cut down. `hollow`: matrices are holes in the file, which read
+    as zeros and take no disk. The file appears when it is complete. Raises TrigraphError for bad arguments and a path
+    that cannot be written.
     """
-    write_drafter(drafter_geometry(geometry, layers, vocab), path, quant=quant, seed=seed, progress=progress)
+    shape = drafter_geometry(geometry, layers, vocab)
+    write_drafter(shape, path, quant=quant, seed=seed, hollow=hollow, progress=progress)
 
 
 def write_drafter(
@@ -55,6 +59,7 @@ def write_drafter(
     own: Collection[str] = (),
     quant: str = "F32",
     seed: int = 0,
+    hollow: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Write one of any geometry; `own` names the optional tensors that it has."""
@@ -64,7 +69,10 @@ def write_drafter(
         path,
         ARCHITECTURE,
         lambda writer: _add_metadata(writer, shape, quant),
-        drafter_tensors(shape, quant, own),
+        [
+            replace(tensor, kind="hollow") if hollow and tensor.kind == "weights" else tensor
+            for tensor in drafter_tensors(shape, quant, own)
+        ],
         seed,
         progress,
     )

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, DeviceInputs
-from trigraph.runtime.execution.device_executor import DeviceExecutor, DraftChain
+from trigraph.runtime.execution.device_executor import DeviceDrafts, DeviceExecutor
 from trigraph.runtime.execution.executor import Executor, HostExecutor, Plan
 from trigraph.runtime.execution.results import DraftRun
 from trigraph.runtime.state.sequence import Sequence as StateSequence
@@ -51,6 +51,12 @@ class _Replay:
         right = self._random.random(len(known_tokens)) < self._accept
         return [int(t) if ok else (int(t) + 1) % self._vocab for t, ok in zip(known_tokens, right, strict=True)]
 
+    def instead(
+        self, plan: Plan, drafts: list[list[int]], runs: list[DraftRun]
+    ) -> tuple[list[list[int]], list[DraftRun]]:
+        """As many drafts of each sequence, and the runs that made the others."""
+        return [self.after(part.sequence, len(own)) for part, own in zip(plan, drafts, strict=True)], runs
+
 
 class _HostReplay(HostExecutor):
     def __init__(self, executor: Executor, replay: _Replay) -> None:
@@ -58,8 +64,7 @@ class _HostReplay(HostExecutor):
         self._replay = replay
 
     def draft(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
-        drafts, runs = super().draft(plan)
-        return [self._replay.after(part.sequence, len(own)) for part, own in zip(plan, drafts, strict=True)], runs
+        return self._replay.instead(plan, *super().draft(plan))
 
 
 class _DeviceReplay(DeviceExecutor):
@@ -67,5 +72,8 @@ class _DeviceReplay(DeviceExecutor):
         super().__init__(executor.steps, executor.sampler)
         self._replay = replay
 
-    def to_verify(self, plan: Plan, chain: DraftChain) -> tuple[list[list[int]], DeviceInputs]:
+    def draft(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
+        return self._replay.instead(plan, *super().draft(plan))
+
+    def to_verify(self, plan: Plan, drafts: DeviceDrafts) -> tuple[list[list[int]], DeviceInputs]:
         return [[*part.tokens, *self._replay.after(part.sequence, part.drafts)] for part in plan], NO_DEVICE_INPUTS

@@ -220,11 +220,12 @@ def synth(
                 )
             write_synthetic_mmproj(geometry, out, layers=layers, quant=quant or "F16", seed=seed, progress=show)
         elif geometry in DRAFTER_GEOMETRIES:
-            if experts is not None or not mtp or hollow:
-                raise TrigraphError(f"geometry {geometry} is a drafter; leave --experts, --no-mtp and --hollow out")
+            if experts is not None or not mtp:
+                raise TrigraphError(f"geometry {geometry} is a drafter; leave --experts and --no-mtp out")
             write_synthetic_drafter(
-                geometry, out, layers=layers, vocab=vocab, quant=quant or "Q8_0", seed=seed, progress=show
-            )
+                geometry, out, layers=layers, vocab=vocab, quant=quant or "Q8_0",
+                seed=seed, hollow=hollow, progress=show,
+            )  # fmt: skip
         else:
             write_synthetic(
                 geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",

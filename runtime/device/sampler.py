@@ -45,6 +45,12 @@ class DeviceSampler(Protocol):
     def sample(self, exchange: Exchange, rows: int) -> None:
         """Enqueues the next `rows` samples, from the first rows of the step that was enqueued last."""
 
+    def walk(self, exchange: Exchange, walks: Sequence[tuple[int, int]]) -> None:
+        """Enqueues the next samples, from the candidates of a block drafter, whose run was enqueued last.
+
+        `walks`: the first draft's row and the number of drafts of each sequence, whose samples lie together.
+        """
+
     def place(self, number: int) -> int:
         """The address of a sample's token, for `Exchange.send`."""
 

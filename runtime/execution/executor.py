@@ -106,7 +106,7 @@ class HostExecutor:
             return [[] for _ in plan], []
         started = time.perf_counter()
         result = self.steps.draft_block([part.sequence for part in parts], [part.tokens[0] for part in parts])
-        rows = iter(range(not block.from_anchor, len(result.candidates), block.block))  # of the first drafts
+        rows = iter(block.first_drafts(len(parts)))
         drafts = [_walk(part, result, next(rows)) if part.drafts and part.block else [] for part in plan]
         return drafts, [DraftRun(len(result.candidates), len(parts), time.perf_counter() - started, block=True)]
 

@@ -200,7 +200,7 @@ class Steps:
             sequence.drafted_more()
         return result
 
-    def draft_block(self, sequences: Sequences, tokens: Tokens) -> BlockResult:
+    def draft_block(self, sequences: Sequences, tokens: Tokens, run: Run = Binding.run) -> BlockResult:
         """Candidates for what follows `tokens[i]`, the sampled but not yet verified next token of each sequence.
 
         The block drafter writes keys and values behind those of committed tokens, where the next verify writes its own.
@@ -213,7 +213,7 @@ class Steps:
             self._check(sequence, block, "draft")
             self._drop_pending(sequence)
         binding = self._bind_draft(self._block_draft, sequences, blocks, [sequence.length for sequence in sequences])
-        binding.run()
+        run(binding)
         return BlockResult(binding.outputs["candidates"], binding.outputs["edges"])
 
     def _drop_pending(self, sequence: Sequence) -> None:

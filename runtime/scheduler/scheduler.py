@@ -55,9 +55,9 @@ class Scheduler:
     def executor(self) -> Executor:
         """What runs the rounds of all requests."""
         steps = self._steps
-        # A verify's tokens, and the drafts that it is of.
+        # A verify's tokens, and the drafts that it is of; the verify, a chain of drafts, and a block.
         most = 2 * steps.state.sequences * steps.max_pending
-        sampler = self._model.device.sampler(most, steps.max_pending, steps.vocab)
+        sampler = self._model.device.sampler(most, steps.max_pending + 1, steps.vocab)
         return HostExecutor(steps) if sampler is None else DeviceExecutor(steps, sampler)
 
     @property

@@ -39,7 +39,7 @@ def fake(operator_library: Path) -> dict[str, str]:
     ("files", "settings"),
     [
         ("nodes", {}),
-        ("launches rounds", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
+        ("launches rounds blocks", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("sm90", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry", "TRIGRAPH_SM90_KERNELS": "1"}),
         ("texts", {}),
         pytest.param(

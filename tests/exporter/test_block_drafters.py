@@ -17,7 +17,6 @@ from support.host import Host
 from support.packages import Packages
 from support.seeing import SeeingPackages
 from trigraph.exporter import ExportOptions, export, read_manifest
-from trigraph.exporter.package.state_tensors import PAGE_SIZE
 from trigraph.models import TrigraphError, open_model
 from trigraph.models.drafter.drafter import open_drafter
 from trigraph.models.drafter.reference import DrafterReference
@@ -62,7 +61,7 @@ def test_reference(tmp_path: Path, synthetic: Any, drafters: Drafters, operator_
     export(source, tmp_path / "package", ExportOptions(draft_model=file, **EXACT))
     host, model = DraftingHost(tmp_path / "package", operator_library), open_model(source)
     drafter = open_drafter(file, model.config)
-    reference, tokens = DrafterReference(drafter, model, PAGE_SIZE), text(model, 160)
+    reference, tokens = DrafterReference(drafter, model), text(model, 160)
     rows_read = features(source, len(tokens), drafter.config.taps)
     first = 0 if drafter.config.from_anchor else 1
     for step, count, keep in (("prefill", 37, 37), ("verify", 8, 3), ("prefill", 90, 90), ("verify", 5, 5)):
@@ -172,7 +171,7 @@ def test_reduced_vocabulary(tmp_path: Path, synthetic: Any, drafters: Drafters, 
     host = DraftingHost(package(tmp_path / "package", source, tmp_path / "drafter.gguf"), operator_library)
     model = open_model(source)
     drafter, tokens = open_drafter(tmp_path / "drafter.gguf", model.config), text(model, 160)
-    reference = DrafterReference(drafter, model, PAGE_SIZE)
+    reference = DrafterReference(drafter, model)
     reference.extend(features(source, 160, drafter.config.taps)[:30])
     host.prefill(tokens[:30])
     out, expected = host.draft(5, 8), reference.draft(5, 8)

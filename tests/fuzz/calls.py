@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fuzz.block_calls import block_convolution, candidate_edges, top_tokens
 from fuzz.damage import number
 from fuzz.draw import (
     TYPES,
@@ -217,9 +218,11 @@ def _kv_write(rng: random.Random) -> Call:
 def _attention(rng: random.Random) -> Call:
     cache, lengths, past, table, attributes = _pages(rng)
     _, _, heads, dim = cache.shape
-    rows, query_heads = sum(lengths), heads * rng.randint(1, 9)
+    rows, query_heads, gate = sum(lengths), heads * rng.randint(1, 9), rng.randrange(2)
+    if rng.random() < 0.5:
+        attributes |= {"causal": rng.randrange(2), "window": rng.choice((0, 1, 5, 300, 1 << 30))}
     inputs: list[Array | None] = [
-        draw_floats(rng, rows, query_heads * 2 * dim),
+        draw_floats(rng, rows, query_heads * (1 + gate) * dim),
         draw_floats(rng, dim),
         cache,
         cache.copy(),
@@ -228,7 +231,8 @@ def _attention(rng: random.Random) -> Call:
         table,
         *_axes(rng, rows, attributes),
     ]
-    return Call("PagedAttention", inputs, (np.float32,), ((rows, query_heads * dim),), attributes)
+    shape = (rows, query_heads * dim)
+    return Call("PagedAttention", inputs, (np.float32,), (shape,), attributes | {"gate": gate})
 
 
 def _axes(rng: random.Random, rows: int, attributes: dict[str, Any]) -> list[Array]:
@@ -276,6 +280,9 @@ CALLS: dict[str, Callable[[random.Random], Call]] = {
     "PagedSelect": select,
     "Router": _router,
     "TopToken": _top_token,
+    "TopTokens": top_tokens,
+    "BlockConvolution": block_convolution,
+    "CandidateEdges": candidate_edges,
     "LastRows": _last_rows,
     "PreviousRows": _previous_rows,
     "BlockGather": _gather,

@@ -22,6 +22,8 @@ from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.cache import disk_tier, tensor_file
 from trigraph.runtime.execution.inputs import Sequences, Tokens
 from trigraph.runtime.execution.results import BlockResult, DraftResult
+from trigraph.runtime.execution.sessions import Binding
+from trigraph.runtime.execution.steps import Run
 
 # geometry, quantisation, keys and values, kind
 MODELS = [
@@ -50,8 +52,8 @@ class Blocks:
         """The engine, whose rounds fail where a block has other bits than one before."""
         steps, draft = engine.steps, engine.steps.draft_block
 
-        def drafted(sequences: Sequences, tokens: Tokens) -> BlockResult:
-            result = draft(sequences, tokens)
+        def drafted(sequences: Sequences, tokens: Tokens, run: Run = Binding.run) -> BlockResult:
+            result = draft(sequences, tokens, run)
             assert steps.block is not None
             for i, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
                 rows = slice(i * steps.block.block, (i + 1) * steps.block.block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from support.fake_model import FakeGraph
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange
 from trigraph.runtime.device.sampler import Sample, SamplingParameters
 from trigraph.runtime.execution.device_executor import DeviceExecutor
+from trigraph.runtime.execution.executor import SequencePlan, _walk
+from trigraph.runtime.execution.results import BlockResult, DraftResult
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.sampling import draws
+from trigraph.runtime.sampling.sampling import Sampler, Sampling
 
 
 class FakeMemory(dict[int, Any]):
@@ -51,6 +55,10 @@ class FakeExchange(Exchange):
         return FakeRows(self._memory, self.outputs[name].copy()) if name == "hidden" else self.outputs[name]
 
 
+def unasked(result: DraftResult, row: int, position: int) -> int:
+    raise AssertionError("a draft is chosen from the logits of a head")
+
+
 class FakeSampler:
     """Draws as the host does, with a top-k of at most `most_top_k`."""
 
@@ -80,6 +88,17 @@ class FakeSampler:
             self._memory[self.place(len(self._tokens))] = token
             self._tokens.append(token)
 
+    def walk(self, exchange: Exchange, walks: Sequence[tuple[int, int]]) -> None:
+        self._steps += 1
+        block = BlockResult(exchange.outputs["candidates"], exchange.outputs["edges"])
+        for row, count in walks:
+            way = self._samples[len(self._tokens)]
+            sequence: Any = SimpleNamespace(length=way.position - 1)
+            guess = Sampler(Sampling(**way.parameters._asdict()), []).guess_among
+            for token in _walk(SequencePlan(sequence, [], count, unasked, guess_among=guess), block, row):
+                self._memory[self.place(len(self._tokens))] = token
+                self._tokens.append(token)
+
     def place(self, number: int) -> int:
         return -1 - number  # where nothing else lies
 
@@ -93,7 +112,7 @@ class FakeSampler:
 def device_executor(steps: Steps) -> DeviceExecutor:
     """Runs the rounds of a fake model's steps on a fake device."""
     memory = FakeMemory()
-    for graph in (steps._verify, steps._draft):
+    for graph in (steps._verify, steps._draft, steps._block_draft):
         if isinstance(graph, FakeGraph):
             graph.exchange = lambda inputs, outputs: FakeExchange(memory, inputs, outputs)
     return DeviceExecutor(steps, FakeSampler(memory))

@@ -22,6 +22,7 @@ THREADS = (1,) if LIBRARY == "cuda" else (1, 2)
 
 OPERATOR_TESTS = (
     "custom_ops/test_bias_activation.py",
+    "custom_ops/test_block_drafts.py",
     "custom_ops/test_block_gather.py",
     "custom_ops/test_block_matmul.py",
     "custom_ops/test_exact_products.py",
@@ -38,6 +39,7 @@ OPERATOR_TESTS = (
     "custom_ops/test_paged_attention_bits.py",
     "custom_ops/test_paged_attention_errors.py",
     "custom_ops/test_paged_attention_positions.py",
+    "custom_ops/test_paged_attention_sight.py",
     "custom_ops/test_patch_attention.py",
     "custom_ops/test_position_rows.py",
     "custom_ops/test_rms_norm.py",
@@ -48,10 +50,12 @@ OPERATOR_TESTS = (
     "custom_ops/test_selected_attention.py",
     "custom_ops/test_streams.py",
     "custom_ops/test_top_token.py",
+    "custom_ops/test_top_tokens.py",
     "cuda/emulator/drawn.py",
     "cuda/emulator/fused.py",
     "cuda/emulator/split.py",
     "cuda/emulator/tables.py",
+    "cuda/emulator/walked.py",
 )
 """Files of tests/ that a library of CUDA's kernels passes too."""
 SKIPPED_ON_DEVICES = {"a device's memory is aligned"}

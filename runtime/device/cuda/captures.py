@@ -20,7 +20,7 @@ from trigraph.runtime.device.exchange import BoundStep
 
 _log = logging.getLogger("trigraph.captures")
 
-GRAPHS = ("draft", "verify")
+GRAPHS = ("draft", "block", "verify")
 """The graphs whose steps are captured: prefills and images have too many shapes."""
 
 _MOST_TOKENS = 64  # of a step that is captured

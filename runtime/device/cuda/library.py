@@ -6,7 +6,7 @@ import ctypes
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class CudaLibrary:
             ("trigraph_draw_scratch", integer, (integer,)),
             ("trigraph_draw_candidates", ctypes.c_int, ()),
             ("trigraph_draw_rows", text, (pointer, integer, integer, pointer, pointer, pointer, pointer)),
+            ("trigraph_walk_blocks", text, (pointer, pointer, *[integer] * 3, *[pointer] * 4)),
         ):
             function = getattr(library, name, None)
             if function is None:
@@ -202,6 +203,18 @@ class CudaLibrary:
         """Enqueues draws from logits [rows, width], whose most likely tokens are known; all of it by address."""
         self.use()
         self._check(self._library.trigraph_draw_rows(logits, rows, width, tokens, draws, scratch, self.stream))
+
+    def walk_blocks(
+        self, candidates: int, edges: int, sizes: tuple[int, int], walks: Sequence[tuple[int, int]], draws: int
+    ) -> None:
+        """Enqueues walks through a block drafter's candidates [rows, C] by edges [rows, E, C], all of it by address.
+
+        `sizes`: C and E. `walks`: the first draft's row and the number of drafts of each sequence.
+        """
+        self.use()
+        rows, counts = ((ctypes.c_int32 * len(walks))(*values) for values in zip(*walks, strict=True))
+        arguments = candidates, edges, *sizes, len(walks), rows, counts, draws, self.stream
+        self._check(self._library.trigraph_walk_blocks(*arguments))
 
     def _check(self, problem: bytes) -> None:
         if problem:

@@ -60,8 +60,7 @@ class CudaSampler:
 
     def sample(self, exchange: Exchange, rows: int) -> None:
         """Enqueues the next samples behind the step."""
-        if not self._next:
-            self._send()
+        self._send()
         logits, tokens = exchange.result("logits"), exchange.result("tokens")
         scratch = 0 if self._scratch is None else self._scratch.address
         self._library.draw_rows(
@@ -70,7 +69,18 @@ class CudaSampler:
         self._next += rows
         self._mark()
 
+    def walk(self, exchange: Exchange, walks: Sequence[tuple[int, int]]) -> None:
+        """Enqueues the next samples behind a block drafter's run."""
+        self._send()
+        candidates, edges = exchange.result("candidates"), exchange.result("edges")
+        sizes = edges.shape[2], edges.shape[1]
+        self._library.walk_blocks(candidates.address, edges.address, sizes, walks, self._draws.row(self._next))
+        self._next += sum(count for _, count in walks)
+        self._mark()
+
     def _send(self) -> None:
+        if self._next:
+            return
         if self._sent == self._library.waits:  # a round that was left early
             self._library.wait()
         samples = self._samples

@@ -1,14 +1,17 @@
 """Where ONNX Runtime's CUDA provider puts the nodes of each graph."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
+from support.drafters import Drafters
 from support.packages import Packages
 from support.seeing import SeeingPackages
-from trigraph.exporter import read_manifest
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.sessions import session_options
@@ -40,6 +43,30 @@ def test_every_node_is_on_the_gpu(
 @pytest.mark.parametrize("graph", ["prefill", "verify", "draft", "vision"])
 def test_every_node_for_images(seeing: SeeingPackages, tmp_path: Path, tower: str, graph: str) -> None:
     assert_on_the_gpu(seeing("tiny-moe", "Q4_K_M", tower), graph, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
+@pytest.mark.parametrize("graph", ["prefill", "verify", "draft", "block"])
+def test_every_node_of_a_block_drafter(packages: Packages, tmp_path: Path, kind: str, graph: str) -> None:
+    assert_on_the_gpu(packages("tiny-moe", "Q4_K_M", drafter=kind), graph, tmp_path)
+
+
+@pytest.mark.parametrize("graph", ["prefill", "verify", "block"])
+def test_every_node_of_a_drafter_beside_a_tower(
+    synthetic: Callable[[str, str], Path], seeing: SeeingPackages, drafters: Drafters, tmp_path: Path, graph: str
+) -> None:
+    """Windows, causal layers, scaled and capped logits."""
+    odd: dict[str, Any] = {
+        "window": 70,
+        "sliding": (True, False),
+        "causal": (True, False),
+        "logit_scale": 0.5,
+        "logit_cap": 3.0,
+    }
+    drafter, out = drafters("dflash2", "tiny-moe", **odd), tmp_path / "package"
+    options = ExportOptions(weights="reference", draft_model=drafter, mmproj=seeing.tower("tiny-moe", "F16"))
+    export(synthetic("tiny-moe", "Q4_K_M"), out, options)
+    assert_on_the_gpu(out, graph, tmp_path)
 
 
 def assert_on_the_gpu(folder: Path, graph: str, tmp_path: Path) -> None:

@@ -44,6 +44,23 @@ def test_texts_are_the_cpus(package: Path) -> None:
     assert texts(load(package, device="cuda", context=64)) == texts(load(package, device="cpu", context=64))
 
 
+@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
+def test_texts_by_blocks_are_the_cpus(packages: Packages, kind: str) -> None:
+    """With blocks that are captured, and as many drafts right: the device's walk is the host's."""
+    package, found = packages("tiny-moe", "Q4_K_M", drafter=kind), []
+    for device in ("cuda", "cpu"):
+        engine = load(package, device=device, context=64, sequences=3)
+        requests = [
+            engine.submit(PROMPT[i:], Options(sampling, 12, ignore_eos=True, draft_tokens=5 - i, drafter="block"))
+            for i, sampling in enumerate((GREEDY, SAMPLED, PENALIZED))
+        ]
+        alone = engine.generate(PROMPT, Options(GREEDY, 12, ignore_eos=True, draft_tokens=7, drafter="block"))
+        for request in (*requests, alone):
+            request.result() if request is not alone else alone.run()
+        found.append([(one.ids, one.stats.accepted) for one in (*requests, alone)])
+    assert found[0] == found[1]
+
+
 def test_images_are_the_cpus(seeing: SeeingPackages) -> None:
     """Texts of a package with a tower, and an image's rows; a prefill with an image has a node of ONNX Runtime's."""
     folder, prompt = seeing("tiny-moe", "Q4_K_M", "F16"), prompt_of(2, (3, 2), 2)

@@ -92,13 +92,13 @@ def test_a_head_beside_the_model_is_taken_too(tmp_path: Path, operator_library: 
         assert engine.model.speculation == "on, by a block drafter (DFlash)"
 
 
-def test_no_gpu_runs_one_yet(nano_gguf: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webgpu_runs_none(nano_gguf: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Gpu(Device):
-        is_host = False
+        name, arithmetic = "webgpu", "another's"
 
-    monkeypatch.setattr(parts, "open_devices", lambda *asked: [Gpu(None, "CUDA")])
-    with pytest.raises(TrigraphError, match="block drafters run on the CPU only: use --device cpu, or export without"):
-        load(nano_gguf, draft_model=drafter, device="cuda")
+    monkeypatch.setattr(parts, "open_devices", lambda *asked: [Gpu(None, "WebGPU")])
+    with pytest.raises(TrigraphError, match="block drafters do not run on webgpu: use --device cpu, or export without"):
+        load(nano_gguf, draft_model=drafter, device="webgpu")
 
 
 def test_its_name_may_be_a_string(nano_gguf: Path, drafter: Path) -> None:
