@@ -150,7 +150,11 @@ class RowProduct {
 template <class F>
 constexpr int64_t kFewBytes = 12 << 10;
 template <>
+#ifdef TRIGRAPH_ISA_avx512
+inline constexpr int64_t kFewBytes<Q8_0> = 31 << 10;
+#else
 inline constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
+#endif
 
 // Whether int8_rows takes weight rows of any width with M activation rows.
 template <class F, int M>
