@@ -155,7 +155,7 @@ def test_a_missing_input(op: str, index: int) -> None:
 def attributes() -> Iterator[Any]:
     for op in NAMES:
         for name, value in valid_call(op).attributes.items():
-            if name not in ("activations", "gate"):  # which have defaults
+            if name not in ("activations", "gate", "causal", "window"):  # which have defaults
                 yield op, name, None, rf"attribute (up_type|{name}) is missing"
                 yield op, name, [1, 2], rf"attribute (up_type|{name}) (is missing|has 2 numbers)"
             if isinstance(value, str):
@@ -175,6 +175,8 @@ def attributes() -> Iterator[Any]:
         ("commit", -1, "attribute commit is -1, expected 0 or 1"),
     ):
         yield "GatedDeltaNet", name, value, text
+    for value in (-1, 1 << 31):
+        yield "PagedAttention", "window", value, f"attribute window is {value}, outside 0 to 1073741824"
     yield "PagedSelect", "top", 0, "attribute top is 0, expected at least 1"
     for op in ("PagedIndexWrite", "PagedSelect"):
         for size in (0, -4, 2**40):
