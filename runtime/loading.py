@@ -95,9 +95,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     memories = Memories.of(config.device, config.gpu_memory, config.split, config.experts, portable=manifest.portable)
     *_, device = memories.devices
     if manifest.drafter is not None and device.arithmetic:
-        raise TrigraphError(
-            f"block drafters do not run on {device.name}: use --device cpu, or export without --draft-model"
-        )
+        raise TrigraphError(f"block drafters do not run on {device.name}; use --device cpu, or leave --draft-model out")
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     if device.library is not None:
         manifest.check_library(library_version(device.operators))

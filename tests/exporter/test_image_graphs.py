@@ -31,7 +31,7 @@ EMBEDDINGS, LOGITS, HEAD_LOGITS = 2e-5, 5e-5, 2e-4
 AMPLIFIED = 5e-4
 """Of logits from our own embeddings: a random model makes 100 times as much of their last bits, in float64 too."""
 GEOMETRIES = ("tiny-dense", "tiny-moe")
-SHAPES = ((1, 1), (13, 17), (2, 200))
+SHAPES = ((1, 1), (13, 17), (2, 150))
 """Of images, in tokens."""
 EXACT: dict[str, Any] = {"kv_type": "f32", "activations": "float32"}
 

@@ -14,6 +14,7 @@ from trigraph.models import Model
 from trigraph.models.vision import shapes
 from trigraph.models.vision.config import POSITION_TABLE, VisionConfig
 from trigraph.models.vision.tower import Tower
+from trigraph.runtime.device.heap import trim_heap
 
 _CLASSES = {
     "qwen35": ("Qwen3_5Config", "Qwen3_5ForConditionalGeneration"),
@@ -122,6 +123,7 @@ def load_tower(tower: Tower) -> Any:
     from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5VisionConfig
     from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionModel
 
+    trim_heap()  # it takes most of what the process may
     loaded: Any = Qwen3_5VisionModel(Qwen3_5VisionConfig(**_vision_config(tower.config)))
     loaded.eval().load_state_dict(as_tensors(torch, _tower_weights(tower)), strict=True, assign=True)
     return loaded

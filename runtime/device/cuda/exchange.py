@@ -12,7 +12,8 @@ from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.device.device_memory import PinnedArray
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange
 
-_READ = ("tokens", "hidden", "probability", "embeddings")  # of others, rows are fetched when asked for
+# Of others, rows are fetched when asked for.
+_READ = ("tokens", "hidden", "probability", "embeddings", "candidates", "edges")
 
 
 @dataclass(eq=False)
