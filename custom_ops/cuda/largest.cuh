@@ -115,8 +115,9 @@ template <bool kNumbers>
 __device__ Key find_next(const float* row, int width, Key last) {
   Key next = kNone;
   for (int id = static_cast<int>(threadIdx.x); id < width; id += kThreads) {
-    const float logit = kNumbers && row[id] != row[id] ? -INFINITY : row[id];
-    if (const Key key = key_of(logit, id); key < last) next = larger(next, key);
+    const float logit = row[id];
+    if (const Key key = key_of(kNumbers && logit != logit ? -INFINITY : logit, id); key < last)
+      next = larger(next, key);
   }
   return largest_of_block(next);
 }

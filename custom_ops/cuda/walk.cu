@@ -20,8 +20,11 @@ struct Walks {
 // The place of the largest score as NumPy finds it: the first one, and NaN before all others.
 __device__ int best_of(const float* scores, int count) {
   int best = 0;
-  for (int i = 1; i < count; ++i)
-    if (scores[best] == scores[best] && (scores[i] > scores[best] || scores[i] != scores[i])) best = i;
+  float largest = scores[0];
+  for (int i = 1; i < count && largest == largest; ++i) {
+    const float score = scores[i];
+    if (score > largest || score != score) best = i, largest = score;
+  }
   return best;
 }
 
