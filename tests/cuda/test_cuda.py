@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from support.emulator import build_emulator
 from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
 from support.packages import Packages
 from support.placed import budget_for_layers, host_layers
@@ -29,14 +28,6 @@ from trigraph.runtime.doctor.examine import (
 )
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def emulator(operator_library: Path) -> Path:
-    """A folder with the CUDA library as a C++ compiler builds it, and the CPU library that exports need."""
-    if sys.platform != "linux":
-        pytest.skip("the emulator of CUDA needs Linux")
-    return build_emulator(operator_library)
 
 
 SMALL = {"TRIGRAPH_EMULATED_MULTIPROCESSORS": "3", "TRIGRAPH_EMULATED_PARTIAL_BYTES": "20000"}

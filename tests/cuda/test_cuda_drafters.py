@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.emulator import build_emulator
 from support.moved import PROMPTS, asked, moved_between
 from support.packages import Packages
 from support.placed import budget_for_layers, host_layers, parts_of
@@ -28,13 +26,6 @@ MODELS = [
     ("tiny-next", "mixed", "f32", "dflash2"),
 ]
 PROMPT_ROWS = ([*range(3, 80)], [7, 1], [9, 8, 7, 6, 5])
-
-
-@pytest.fixture(scope="module")
-def emulator(operator_library: Path) -> Path:
-    if sys.platform != "linux":
-        pytest.skip("the emulator of CUDA needs Linux")
-    return build_emulator(operator_library)
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.emulator import build_emulator
 from support.moved import asked, moved_between
 from support.packages import Packages
 from support.placed import budget_for_layers, host_layers, parts_of
@@ -25,13 +23,6 @@ from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 CONTEXT = 128
 LAYERS = 4
 CUTS = ((1, 3), (2, 2), (1, 2, 1))
-
-
-@pytest.fixture(scope="module")
-def emulator(operator_library: Path) -> Path:
-    if sys.platform != "linux":
-        pytest.skip("the emulator of CUDA needs Linux")
-    return build_emulator(operator_library)
 
 
 @pytest.fixture(autouse=True)

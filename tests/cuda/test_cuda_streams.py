@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.emulator import build_emulator
 from support.moved import moved_between
 from support.promise import draft_chains, row_bits, sequence_bits
 from support.small_streams import write_streams
@@ -20,13 +18,6 @@ CONTEXT = 160
 TOP = 8
 EDGE = (TOP + 1) * 4
 """A text of so many tokens has a row that does not see all before it."""
-
-
-@pytest.fixture(scope="module")
-def emulator(operator_library: Path) -> Path:
-    if sys.platform != "linux":
-        pytest.skip("the emulator of CUDA needs Linux")
-    return build_emulator(operator_library)
 
 
 @pytest.fixture(autouse=True)
