@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trigraph.runtime import Engine
+from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.execution.results import DraftResult
 
 _OWN = re.compile(r"own ([0-9a-f]+) (\d+ \d+ \d+ \d+ \d+)")
 
@@ -108,6 +109,25 @@ def events_of_verifies(gpu: FakeDevice, engine: Engine, prompt: list[int], token
         engine.steps.verify([sequence], [tokens])
         found.append(gpu.events())
     return found
+
+
+def waits_of_a_round(gpu: FakeDevice, engine: Engine, prompt: list[int], drafts: int) -> float:
+    """How often the host waits in each round of a greedy text with so many drafts."""
+    waits, rounds = [], []
+    for tokens in (21, 9, 21):  # the first one allocates and captures
+        engine.cache.clear()
+        gpu.events()
+        option = Options(Sampling(temperature=0), max_tokens=tokens, ignore_eos=True, draft_tokens=drafts)
+        request = engine.generate(prompt, option)
+        request.run()
+        waits.append(count(gpu.events(), "wait"))
+        rounds.append(request.stats.rounds)
+    return (waits[2] - waits[1]) / (rounds[2] - rounds[1])
+
+
+def unasked(result: DraftResult, row: int, position: int) -> int:
+    """Where the device is to choose the drafts of a round."""
+    raise AssertionError("the host is to choose a draft")
 
 
 def count(events: Sequence[str], beginning: str) -> int:

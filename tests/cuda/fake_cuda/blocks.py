@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, kernels
+from support.fake_cuda import FakeDevice, copied, count, kernels, unasked
 from trigraph.models.synth import write_synthetic_drafter
 from trigraph.runtime import Engine, load
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import SequencePlan
-from trigraph.runtime.execution.results import DraftResult
 from trigraph.runtime.state.sequence import Sequence
 
 LAYERS, DRAFTS = 6, 7
@@ -40,10 +39,6 @@ def sequences(drafting: Engine, gpu: FakeDevice) -> Iterator[list[Sequence]]:
     yield found
     for sequence in found:
         drafting.steps.release(sequence)
-
-
-def unasked(result: DraftResult, row: int, position: int) -> int:
-    raise AssertionError("the host is to choose a draft")
 
 
 def test_a_block(drafting: Engine, gpu: FakeDevice, sequences: list[Sequence]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
+from support.fake_cuda import FakeDevice, copied, count, events_of_verifies, waits_of_a_round
 from support.moved import asked, moved_between
 from support.packages import Packages
 from support.placed import budget_for_layers, host_layers, source_of, weights_of_package
@@ -112,16 +112,7 @@ def test_what_a_step_does(
 def test_what_a_round_does(packages: Packages, gpu: FakeDevice, drafts: int) -> None:
     """The host waits for drafts, which it must know, and for the end."""
     engine = engine_of(packages("tiny-dense", "Q4_K_M"), 2)
-    waits, rounds = [], []
-    for tokens in (21, 9, 21):  # the first one allocates and captures
-        engine.cache.clear()
-        gpu.events()
-        option = Options(Sampling(temperature=0), max_tokens=tokens, ignore_eos=True, draft_tokens=drafts)
-        request = engine.generate(PROMPT, option)
-        request.run()
-        waits.append(count(gpu.events(), "wait"))
-        rounds.append(request.stats.rounds)
-    assert waits[2] - waits[1] == (1 + bool(drafts)) * (rounds[2] - rounds[1])
+    assert waits_of_a_round(gpu, engine, PROMPT, drafts) == 1 + bool(drafts)
     engine.close()  # the next test counts memory: no thread holds the engine's any more
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
+from support.fake_cuda import FakeDevice, copied, count, events_of_verifies, waits_of_a_round
 from support.moved import asked, moved_between
 from support.packages import Packages
 from support.placed import budget_for_layers, host_layers, parts_of
@@ -103,16 +103,7 @@ def test_what_a_prompt_does(package: Path, gpu: FakeDevice) -> None:
 def test_what_a_round_does(package: Path, gpu: FakeDevice, drafts: int) -> None:
     """Drafts go from the last GPU to the first one, and the host waits for the end alone."""
     engine = engine_of(package)
-    waits, rounds = [], []
-    for tokens in (21, 9, 21):  # the first one allocates and captures
-        engine.cache.clear()
-        gpu.events()
-        option = Options(Sampling(temperature=0), max_tokens=tokens, ignore_eos=True, draft_tokens=drafts)
-        request = engine.generate(PROMPT, option)
-        request.run()
-        waits.append(count(gpu.events(), "wait"))
-        rounds.append(request.stats.rounds)
-    assert waits[2] - waits[1] == 2 * (rounds[2] - rounds[1])
+    assert waits_of_a_round(gpu, engine, PROMPT, drafts) == 2
     engine.close()  # the next test counts memory: no thread holds the engine's any more
 
 

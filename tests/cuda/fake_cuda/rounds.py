@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count
+from support.fake_cuda import FakeDevice, copied, count, unasked
 from trigraph.runtime import Engine
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import SequencePlan
-from trigraph.runtime.execution.results import DraftResult
 from trigraph.runtime.state.sequence import Sequence
 
 VERIFY = {1: 253, 2: 323}
@@ -29,10 +28,6 @@ def sequences(large: Engine, gpu: FakeDevice) -> Iterator[list[Sequence]]:
     yield found
     for sequence in found:
         large.steps.release(sequence)
-
-
-def unasked(result: DraftResult, row: int, position: int) -> int:
-    raise AssertionError("the host is to choose a draft")
 
 
 def events_of(large: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters) -> list[str]:
