@@ -44,7 +44,7 @@ class Rates:
         ]
 
     def chained(self, prior: float) -> list[float]:
-        """The same, where `prior` is the first one's and each rate that of the next."""
+        """The rates, where the first one starts from `prior`, and each other from the rate before it."""
         found, weight = [], _FIRST_WEIGHT
         for right, tried in zip(self._right, self._tried, strict=True):
             prior = (right + weight * prior) / (tried + weight)
@@ -79,7 +79,10 @@ class Acceptance:
         return [*accumulate(self.head(block=block)[:most], mul)]
 
     def ngram_chances(self, match: int, most: int) -> list[float]:
-        """The same of drafts after a match of `match` tokens, which each right one makes longer."""
+        """How likely each of `most` drafts after a match of `match` tokens, and all those before it, are right.
+
+        Each right draft makes the match longer.
+        """
         known = self.ngram
         return [*accumulate((known[_kind(length)] for length in range(match, match + most)), mul)]
 
@@ -96,7 +99,7 @@ class Acceptance:
             self._heads[drafter].forget(first, _IDLE_MEMORY ** (1 / requests))
 
     def observe_ngram(self, match: int, tested: int, right: int) -> None:
-        """The same of drafts after a match of `match` tokens."""
+        """Takes in a round of `tested` drafts after a match of `match` tokens, of which the first `right` were right."""
         if self._common is not None:
             self._common.observe_ngram(match, tested, right)
         for i in range(tested):

@@ -37,11 +37,11 @@ class DraftCost(NamedTuple):
     """The cost of one draft more, in tokens that could be had in the same time."""
 
     row: float = 0.0
-    """Of its row in the verify."""
+    """What its row in the verify costs."""
     draft: float = 0.0
-    """Of a request's share of a run of the MTP head, which makes one draft."""
+    """What a request's share of a run of the MTP head costs, which makes one draft."""
     block: float = 0.0
-    """Of its share of a run of the block drafter, which makes all drafts."""
+    """What its share of a run of the block drafter costs, which makes all drafts."""
 
 
 class Governor:
@@ -132,7 +132,7 @@ class _Draft(NamedTuple):
     """Draft runs that it takes; 0 where it is known."""
     request: int
     rows: float
-    """That draft runs compute for it."""
+    """Rows that draft runs compute for it."""
     block: bool
     """Whether the block drafter makes it."""
 

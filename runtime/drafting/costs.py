@@ -104,7 +104,7 @@ class RunCost:
         return sequences in self._tables and self._tables[sequences].fresh(rows)
 
     def seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:
-        """Of runs with these numbers of rows, which rise; without those far from all that were timed.
+        """Seconds of runs with these numbers of rows, which rise; without those far from all that were timed.
 
         What was not timed lately is guessed from other sizes and similar numbers of sequences, on the low side.
         """
@@ -155,16 +155,16 @@ class Costs:
         """With all that a round does beside draft runs."""
         self.draft = RunCost(machine)
         self.block = RunCost(machine)
-        """Of a block drafter's runs; `draft` are the MTP head's."""
+        """Runs of a block drafter; `draft` are the MTP head's."""
         self._gaps = deque[float](maxlen=_LATEST)  # from a round's end to the next one's start
 
     def round_seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:
-        """Of rounds that verify these numbers of rows, without draft runs, as far as they can be guessed."""
+        """Seconds of rounds that verify these numbers of rows, without draft runs, as far as they can be guessed."""
         gap = min(self._gaps, default=0.0)
         return {rows: seconds + gap for rows, seconds in self.verify.seconds(sequences, sizes).items()}
 
     def draft_seconds(self, sequences: int, *, block: bool = False) -> tuple[float, float]:
-        """Of a draft run of the MTP head, or of the block drafter, and of each of its rows."""
+        """Seconds of a draft run of the MTP head, or of the block drafter, and of each of its rows."""
         return (self.block if block else self.draft).line(sequences, _DRAFT_SHARE * self.verify.seconds(1, [1])[1])
 
     def observe_gap(self, seconds: float) -> None:

@@ -35,7 +35,7 @@ class _Segment:
     """Where the three tokens of each key ended, in a part of the text: eight bytes a token, sorted by key and place."""
 
     def __init__(self, tokens: Sequence[int], start: int, stop: int) -> None:
-        """Of the places from `start` + 1 to `stop`."""
+        """Sorts the places from `start` + 1 to `stop`."""
         self._first = max(start, NGRAM - 1) + 1
         ids = np.array(tokens[self._first - NGRAM : stop], np.int64).view(np.uint64)
         first, second, third = (factor * ids for factor in map(np.uint64, _FACTORS))
@@ -44,7 +44,7 @@ class _Segment:
         self._sorted.sort()
 
     def places(self, key: int) -> Iterator[int]:
-        """Those of a key, the latest first."""
+        """The places of a key, the latest first."""
         at = int(self._sorted.searchsorted((key + 1) << _BITS))
         while at and (found := int(self._sorted[at - 1])) >> _BITS == key:
             at -= 1
@@ -122,5 +122,5 @@ class NgramIndex:
 
 
 def _key(first: int, second: int, third: int) -> int:
-    """Of three tokens in a row; others have it by chance alone."""
+    """A number for three tokens in a row, which others have by chance alone."""
     return (first * _FACTORS[0] + second * _FACTORS[1] + third * _FACTORS[2]) & _MASK

@@ -32,14 +32,17 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiError(Exception):
-    """A request that is refused or has failed. `param`: the field at fault; `code`: a word for programs."""
+    """A request that is refused or has failed. `param`: the field at fault; `code`: a word for programs.
+
+    Without another code, what is wrong with a request is an `invalid_value`.
+    """
 
     def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message := one_line(message))
         self.message = message
         self.status = status
         self.param = param
-        self.code = code
+        self.code = code or ("invalid_value" if status == 400 else None)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -102,6 +105,6 @@ def explained(error: BaseException) -> ApiError:
     if isinstance(error, TrigraphError):
         message = str(error)
         field = message.partition(" ")[0]
-        return ApiError(message, param=field if field.isidentifier() and "_" in field else None, code="invalid_value")
+        return ApiError(message, param=field if field.isidentifier() and "_" in field else None)
     log.error("a request failed", exc_info=error)
     return ApiError("the server failed; its log says why", 500, code="internal_error")

@@ -79,7 +79,7 @@ def read_images(reader: ImageReader | None, images: Sequence[SentImage], most: i
         return []
     first = images[0].place
     if reader is None:
-        raise ApiError(f"{first} is an image, and {NO_TOWER}", param=first, code="invalid_value")
+        raise ApiError(f"{first} is an image, and {NO_TOWER}", param=first)
     if len(images) > most:
         extra = images[most].place
         raise ApiError(

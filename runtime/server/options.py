@@ -126,7 +126,7 @@ def _structured(name: str, wanted: StructuredOutputs | None) -> Constraint | Non
     if wanted.grammar is not None:
         forms.append(Grammar(wanted.grammar))
     if len(forms) > 1:
-        raise ApiError(f"{name} has several forms; give one of them", param=name, code="invalid_value")
+        raise ApiError(f"{name} has several forms; give one of them", param=name)
     return forms[0] if forms else None
 
 
@@ -137,7 +137,6 @@ def _schema(wanted: ResponseFormat) -> Mapping[str, Any]:
         raise ApiError(
             f"response_format.type is {quote(wanted.type)}; it must be text, json_object or json_schema",
             param="response_format.type",
-            code="invalid_value",
         )
     schema = wanted.schema_ if wanted.json_schema is None else wanted.json_schema.schema_
     if schema is None:
@@ -162,26 +161,18 @@ def _limit(wanted: int | None, default: int | None) -> int | None:
 def _stops(stop: str | list[str]) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     if len(stops) > 64 or any(len(text) > 1000 for text in stops):
-        raise ApiError(
-            "stop has too much; give at most 64 strings of 1,000 characters", param="stop", code="invalid_value"
-        )
+        raise ApiError("stop has too much; give at most 64 strings of 1,000 characters", param="stop")
     return stops
 
 
 def _biases(given: dict[str, Any] | list[Any], model: ServedModel) -> tuple[tuple[int, float], ...]:
     """Pairs of a token id and its bias; those of a text are for each of its tokens, and false bans them."""
     if len(given) > _MOST_BIASES:
-        raise ApiError(
-            f"logit_bias has {len(given):,} items; give at most {_MOST_BIASES:,}",
-            param="logit_bias",
-            code="invalid_value",
-        )
+        raise ApiError(f"logit_bias has {len(given):,} items; give at most {_MOST_BIASES:,}", param="logit_bias")
     pairs = _pairs(given)
     if (texts := sum(isinstance(token, str) for token, _ in pairs)) > _MOST_TEXTS:
         raise ApiError(
-            f"logit_bias has {texts:,} texts; give at most {_MOST_TEXTS:,}, or token ids",
-            param="logit_bias",
-            code="invalid_value",
+            f"logit_bias has {texts:,} texts; give at most {_MOST_TEXTS:,}, or token ids", param="logit_bias"
         )
     encode = model.engine.tokenizer.encode
     found: list[tuple[int, float]] = []
@@ -190,15 +181,11 @@ def _biases(given: dict[str, Any] | list[Any], model: ServedModel) -> tuple[tupl
             raise ApiError("logit_bias has true; give a number, or false to ban a token", param="logit_bias")
         ids = encode(token, start=False, most=_MOST_BIASES) if isinstance(token, str) else [token]
         if not ids:
-            raise ApiError(
-                "logit_bias has an empty text; give a token id or a text", param="logit_bias", code="invalid_value"
-            )
+            raise ApiError("logit_bias has an empty text; give a token id or a text", param="logit_bias")
         found += [(one, -math.inf if bias is False else bias) for one in ids]
         if len(found) > _MOST_BIASES:
             raise ApiError(
-                f"logit_bias is for more than {_MOST_BIASES:,} tokens; give fewer, or shorter texts",
-                param="logit_bias",
-                code="invalid_value",
+                f"logit_bias is for more than {_MOST_BIASES:,} tokens; give fewer, or shorter texts", param="logit_bias"
             )
     return tuple(found)
 
@@ -213,7 +200,6 @@ def _pairs(given: dict[str, Any] | list[Any]) -> list[Bias]:
             raise ApiError(
                 f"logit_bias has {quote(item)}; give pairs of a token id or a text, and a number or false",
                 param="logit_bias",
-                code="invalid_value",
             ) from None
     return pairs
 
@@ -228,6 +214,5 @@ def _stop_tokens(ids: list[int], model: ServedModel) -> tuple[int, ...]:
         raise ApiError(
             f"stop_token_ids has {largest}; ids of this model are from 0 to {model.engine.vocab - 1}",
             param="stop_token_ids",
-            code="invalid_value",
         )
     return tuple(ids)

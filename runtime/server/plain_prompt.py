@@ -48,7 +48,7 @@ def plain_prompts(engine: Backend, given: PlainPrompts, param: str) -> list[list
     """
     prompts: list[Any] = given if isinstance(given, list) and are_many(given) else [given]
     if not prompts:
-        raise ApiError(f"{param} is empty; give a text or token ids", param=param, code="invalid_value")
+        raise ApiError(f"{param} is empty; give a text or token ids", param=param)
     return [checked_ids(engine, [*_ids(engine, prompt, param)], param) for prompt in prompts]
 
 
@@ -67,7 +67,6 @@ def _text(prompt: PromptObject, param: str) -> str:
             f"{param} has an object with {'both' if prompt.content else 'neither'} of prompt_string and content; "
             "give one of them",
             param=param,
-            code="invalid_value",
         )
     if prompt.prompt_string is not None:
         return prompt.prompt_string
@@ -76,6 +75,5 @@ def _text(prompt: PromptObject, param: str) -> str:
             raise ApiError(
                 f"{param} has a part of type {quote(part.type)}; parts of type text are read, with a text each",
                 param=param,
-                code="invalid_value",
             )
     return "".join(part.text or "" for part in prompt.content or ())

@@ -82,11 +82,7 @@ def checked_ids(engine: Backend, ids: list[int], param: str) -> list[int]:
     """The ids of a prompt. Raises ApiError where they are too many, or none of the model's."""
     check_length(engine, ids, param)
     if (largest := max(ids, default=0)) >= engine.vocab:
-        raise ApiError(
-            f"{param} has token {largest}; ids of this model are from 0 to {engine.vocab - 1}",
-            param=param,
-            code="invalid_value",
-        )
+        raise ApiError(f"{param} has token {largest}; ids of this model are from 0 to {engine.vocab - 1}", param=param)
     return ids
 
 
@@ -141,7 +137,7 @@ def _with_images(engine: Backend, text: str, images: Sequence[ResizedImage], par
     try:
         return prompt_with_images(text, engine.tokenizer, images, most=most_tokens(engine))
     except TrigraphError as error:
-        raise ApiError(f"{param}: {error}", param=param, code="invalid_value") from error
+        raise ApiError(f"{param}: {error}", param=param) from error
 
 
 def _rendered(
@@ -168,9 +164,7 @@ def _rendered(
             return text, later
         refusal = refusal or text
     raise ApiError(
-        f"{param}: {refusal}; change them, or complete plain text with /v1/completions",
-        param=param,
-        code="invalid_value",
+        f"{param}: {refusal}; change them, or complete plain text with /v1/completions", param=param
     ) from refusal
 
 

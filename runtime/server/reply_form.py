@@ -99,11 +99,7 @@ def reply_form(format: ReplyFormat, choice: ToolChoice, answer: Constraint | Non
 def check_strict(notes: Sequence[Note], subject: str, param: str) -> None:
     """Raises ApiError when a schema that is strict has a keyword that is not enforced."""
     if left_out := [note for note in notes if not note.annotation]:
-        raise ApiError(
-            f"{subject} is strict, and {left_out[0]}; leave out the keyword, or strict",
-            param=param,
-            code="invalid_value",
-        )
+        raise ApiError(f"{subject} is strict, and {left_out[0]}; leave out the keyword, or strict", param=param)
 
 
 def _grammar(constraint: Constraint) -> dict[str, Any]:
@@ -238,4 +234,4 @@ def _refusal(function: Mapping[str, Any], reason: ValueError) -> Exception:
     if isinstance(reason, BusyError):
         return reason
     name = quote(function["name"])
-    return ApiError(f"the parameters of the tool {name} cannot be used: {reason}", param="tools", code="invalid_value")
+    return ApiError(f"the parameters of the tool {name} cannot be used: {reason}", param="tools")

@@ -205,9 +205,7 @@ def parse(kind: type[_T], body: bytes) -> _T:
     wanted = re.sub(r"^(Input|\w+) (?=should)", "it ", first["msg"]).partition(" after validation")[0]
     if first["type"] == "missing":
         raise ApiError(f"{path} is missing; give one", param=path, code="missing_required_parameter")
-    raise ApiError(
-        f"{path or 'the body'} is {quote(first['input'])}; {wanted}", param=path or None, code="invalid_value"
-    )
+    raise ApiError(f"{path or 'the body'} is {quote(first['input'])}; {wanted}", param=path or None)
 
 
 def _path(location: tuple[int | str, ...]) -> str:

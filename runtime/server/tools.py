@@ -67,9 +67,7 @@ class Tools:
                 self.ignored.append(f"tool_choice of type {quote(kind)} is ignored")
         elif wanted not in (None, "auto", "required"):
             raise ApiError(
-                f"tool_choice is {quote(wanted)}; it must be auto, none, required or a function",
-                param="tool_choice",
-                code="invalid_value",
+                f"tool_choice is {quote(wanted)}; it must be auto, none, required or a function", param="tool_choice"
             )
         functions = [self.functions[name] for name in names]
         return ToolChoice(functions, required, named, parallel, frozenset(self.strict), self.forms)
@@ -97,7 +95,7 @@ class Tools:
     def _add_function(self, tool: Mapping[str, Any], origin: Origin) -> None:
         name = function_name(origin.name, origin.namespace)
         if not TOOL_NAME.fullmatch(name):
-            raise ApiError(f"tools has {quote(name)}; {TOOL_NAME_RULE}", param="tools", code="invalid_value")
+            raise ApiError(f"tools has {quote(name)}; {TOOL_NAME_RULE}", param="tools")
         if name in self.functions:
             self.ignored.append(f"the tool {quote(name)} is given twice; the first is used")
             return
@@ -153,7 +151,6 @@ def _grammar(tool: Mapping[str, Any]) -> tuple[str, str] | None:
             f"the tool {quote(tool.get('name'))} has a grammar with the syntax {quote(syntax)}; give lark or regex, "
             "and a definition",
             param="tools",
-            code="invalid_value",
         )
     return syntax, definition
 
@@ -162,4 +159,4 @@ def _form(name: str, syntax: str, definition: str) -> Constraint:
     try:
         return _SYNTAXES[syntax](definition)
     except TrigraphError as error:
-        raise ApiError(f"the tool {quote(name)}: {error}", param="tools", code="invalid_value") from error
+        raise ApiError(f"the tool {quote(name)}: {error}", param="tools") from error

@@ -10,14 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LEANING = re.compile(r"(?:Of|That|Those|The same|And of)\b(?! way\b)")
 """How a sentence begins whose subject stands in another one."""
-LATER = ("runtime/drafting/",)
-"""What is not held to this yet."""
 
 
 def python_files() -> list[Path]:
     folders = ("models", "exporter", "custom_ops", "runtime")
-    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
-    return [file for file in files if not file.relative_to(ROOT).as_posix().startswith(LATER)]
+    return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:

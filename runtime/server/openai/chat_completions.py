@@ -203,7 +203,7 @@ def _part(part: ContentPart, place: str, *, shows: bool) -> dict[str, Any]:
         image = part.image_url
         return part_of_url(image.url if isinstance(image, ImageUrl) else image, f"{place}.image_url.url")
     if part.type not in _TEXT_PARTS:
-        raise ApiError(f"{place}.type is {quote(part.type)}; {PART_RULE}", param=f"{place}.type", code="invalid_value")
+        raise ApiError(f"{place}.type is {quote(part.type)}; {PART_RULE}", param=f"{place}.type")
     return {"type": "text", "text": part.text or part.refusal or ""}
 
 

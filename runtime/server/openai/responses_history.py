@@ -75,9 +75,7 @@ def _other(item: Item, kind: str, place: str) -> Message:
         return {"role": "tool", "tool_call_id": item.call_id, "content": content}
     if item.role not in _ROLES:
         raise ApiError(
-            f"{place}.role is {quote(item.role)}; it must be one of {', '.join(_ROLES)}",
-            param=f"{place}.role",
-            code="invalid_value",
+            f"{place}.role is {quote(item.role)}; it must be one of {', '.join(_ROLES)}", param=f"{place}.role"
         )
     content = _shown(item.content, f"{place}.content") if item.role == "user" else _text(item.content, place)
     return {"role": _ROLES[item.role], "content": content}
@@ -110,9 +108,5 @@ def _text(content: str | list[Part] | None, place: str) -> str:
         return content or ""
     for part in content:
         if part.type not in _TEXTS:
-            raise ApiError(
-                f"{place} has a part of type {quote(part.type)}; {PART_RULE}",
-                param=place,
-                code="invalid_value",
-            )
+            raise ApiError(f"{place} has a part of type {quote(part.type)}; {PART_RULE}", param=place)
     return "\n".join(part.text or part.refusal or "" for part in content)
