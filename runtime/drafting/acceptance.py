@@ -99,7 +99,7 @@ class Acceptance:
             self._heads[drafter].forget(first, _IDLE_MEMORY ** (1 / requests))
 
     def observe_ngram(self, match: int, tested: int, right: int) -> None:
-        """Takes in a round of `tested` drafts after a match of `match` tokens, of which the first `right` were right."""
+        """Takes in a round of `tested` drafts after a match of `match` tokens: the first `right` were right."""
         if self._common is not None:
             self._common.observe_ngram(match, tested, right)
         for i in range(tested):
