@@ -1,10 +1,10 @@
 """The public names of `trigraph.runtime`."""
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.chat import Conversation
-from trigraph.runtime.config import EngineConfig
-from trigraph.runtime.engine import Engine
-from trigraph.runtime.loading import load
+from trigraph.runtime.engine.chat import Conversation
+from trigraph.runtime.engine.config import EngineConfig
+from trigraph.runtime.engine.engine import Engine
+from trigraph.runtime.engine.loading import load
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.receipt.verify import Verdict
 from trigraph.runtime.requests.handle import Handle as Request

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.command import CommandInput, Result, Run
-from support.drafters import Drafters
-from support.operators import LIBRARY
-from support.packages import Packages
-from support.random_gguf import HALF_NORMS, with_half_norms, write_random
-from support.seeing import SeeingPackages
+from support.models.drafters import Drafters
+from support.models.packages import Packages
+from support.models.random_gguf import HALF_NORMS, with_half_norms, write_random
+from support.models.seeing import SeeingPackages
+from support.operators.run import LIBRARY
 from trigraph.custom_ops import instruction_sets, library_path
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from agent_apis import APIS, Reply, ask
 
-from support.agent_model import write_agent_model
-from support.server import served_by_command, serving
+from support.models.agent_model import write_agent_model
+from support.servers.scripted import served_by_command, serving
 from trigraph.runtime import load
 from trigraph.runtime.cache.prefix import common_prefix
 

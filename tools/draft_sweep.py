@@ -37,12 +37,12 @@ from trigraph.runtime.cli.measure import (
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler
-from trigraph.runtime.speculation import decode, decode_round
+from trigraph.runtime.scheduler.speculation import decode, decode_round
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
 GOVERNOR = "governor"

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from ray import serve
 
 from replicas import p95, requests
-from support.held import RestlessReplica
-from support.ray_cluster import NAME, engines
+from support.servers.held import RestlessReplica
+from support.servers.ray_cluster import NAME, engines
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling, load
 from trigraph.runtime.requests.recording import RecordedRow

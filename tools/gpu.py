@@ -22,7 +22,7 @@ from gpu_times import prompts, requests, time_27b, time_35b
 
 import gpu_load
 from gpu_session import ROOT, Session, line, model
-from support.operators import OPERATOR_TESTS
+from support.operators.run import OPERATOR_TESTS
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load

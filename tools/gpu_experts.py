@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from gpu_session import CLI
-from support.placed import budget_for, budget_for_layers, source_of
+from support.devices.placed import budget_for, budget_for_layers, source_of
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
@@ -42,16 +42,16 @@ from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import seconds
 from trigraph.runtime.cli.arguments import parse_bytes
-from trigraph.runtime.config import EngineConfig
 from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
+from trigraph.runtime.engine.config import EngineConfig
+from trigraph.runtime.engine.package_cache import cached_package
 from trigraph.runtime.execution.executor import Executor
-from trigraph.runtime.package_cache import cached_package
 from trigraph.runtime.requests.draft_length import AdaptiveLength, FixedLength
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import decode
+from trigraph.runtime.scheduler.speculation import decode
 from trigraph.runtime.state.sequence import Sequence
 
 MOST = 4  # requests at once

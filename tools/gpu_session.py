@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.operators import SKIPPED_ON_DEVICES
+from support.operators.run import SKIPPED_ON_DEVICES
 
 ROOT = Path(__file__).resolve().parents[1]
 CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")

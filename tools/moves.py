@@ -20,10 +20,10 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.moved import PROMPTS, Moved, asked, moved_between
+from support.requests.moved import PROMPTS, Moved, asked, moved_between
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Request, load
-from trigraph.runtime.config import EngineConfig
+from trigraph.runtime.engine.config import EngineConfig
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 BEGINNING = "The LORD is my shepherd; I shall not want. He maketh me to lie down in green pastures. "

@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.ray_cluster import MARK, engines, kill, serving_ids
+from support.servers.ray_cluster import MARK, engines, kill, serving_ids
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine

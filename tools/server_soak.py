@@ -38,7 +38,7 @@ from hostile.seen import Seen
 from hostile.steady import Gap, watch
 
 from replicas import Server, requests, server, streamed
-from support.ray_cluster import MARK, processes, replica_ids
+from support.servers.ray_cluster import MARK, processes, replica_ids
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling, load

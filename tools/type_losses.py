@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.llama_steps import LlamaSteps
+from support.oracles.llama_steps import LlamaSteps
 from tool import run_tool
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.errors import TrigraphError

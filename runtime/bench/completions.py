@@ -9,14 +9,14 @@ from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import decode
+from trigraph.runtime.scheduler.speculation import decode
 
 
 def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -> Iterator[Timing]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trigraph.runtime.bench.sample import seconds
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.execution.results import DraftResult
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from trigraph.runtime.bench.load import Load, Served, Turn
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import peak_memory
 from trigraph.runtime.sampling.sampling import Sampling

@@ -29,7 +29,7 @@ from trigraph.runtime.bench.divergence import (
     perplexity_of,
 )
 from trigraph.runtime.bench.saved_logits import FLOOR, SavedLogits, logits_writer
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.execution.steps import Steps
 
 PARALLEL = 4

@@ -21,7 +21,7 @@ from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.run import load_repacked, measure, utc_now, weights
 from trigraph.runtime.bench.sample import Case, Sample, Timing
 from trigraph.runtime.device.choice import open_devices
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
 _PASSES = 3  # of reads before each load

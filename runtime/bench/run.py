@@ -20,8 +20,8 @@ from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.timer import Timer
 from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.engine import Engine
-from trigraph.runtime.loading import load
+from trigraph.runtime.engine.engine import Engine
+from trigraph.runtime.engine.loading import load
 
 
 def bench(folder: Path, options: BenchOptions, others: Sequence[OpenContender] = ()) -> Report:

@@ -13,7 +13,7 @@ from trigraph.runtime.bench.contender import Contender
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
 _REST = 0.05  # seconds before a timed step of engines in turns: a peer's threads spin for some ms after one

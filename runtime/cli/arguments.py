@@ -17,8 +17,8 @@ from trigraph.exporter.options import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
-from trigraph.runtime.config import REPACK
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
+from trigraph.runtime.engine.config import REPACK
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 
 _COUNT = re.compile(r"(\d{1,10})([km]?)", re.ASCII | re.IGNORECASE)

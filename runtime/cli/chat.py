@@ -13,10 +13,10 @@ from pathlib import Path
 from types import FrameType
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.console import say, stream
 from trigraph.runtime.cli.line_input import LineInput
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.chat import Conversation, Reply
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.images.prompt import PromptLengthError
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trigraph.runtime.cli.console import say
-from trigraph.runtime.engine import Engine, Prompt
+from trigraph.runtime.engine.engine import Engine, Prompt
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Stats

@@ -26,9 +26,9 @@ from trigraph.runtime.cli.arguments import export_options
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
+from trigraph.runtime.engine.package_cache import CachedPackage, cached_package
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.hub.given import GivenModel
-from trigraph.runtime.package_cache import CachedPackage, cached_package
 
 _TABLE_WIDTH = 126  # of a table with all its figures
 

@@ -12,9 +12,9 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import AsJson
 from trigraph.runtime.cli.command import examples
 from trigraph.runtime.cli.naming import given_model
+from trigraph.runtime.engine.package_cache import ExportedModel, exported_models, sweep
 from trigraph.runtime.hub.ollama import PREFIX, stored
 from trigraph.runtime.hub.repository import ModelName, is_name
-from trigraph.runtime.package_cache import ExportedModel, exported_models, sweep
 
 
 @examples(

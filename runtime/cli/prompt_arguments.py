@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 import typer
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import read_text
+from trigraph.runtime.engine.chat import first_messages
 from trigraph.runtime.images.prompt import PLACEHOLDER
 from trigraph.runtime.text.history import Message
 

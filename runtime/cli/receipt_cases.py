@@ -19,7 +19,7 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.device.choice import open_devices
-from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.engine.package_cache import cached_package
 from trigraph.runtime.receipt.shown import counted
 from trigraph.runtime.receipt.verify import Verdict, check_model
 

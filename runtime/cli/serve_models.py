@@ -24,7 +24,7 @@ from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.text.efforts import efforts_note
 
 if TYPE_CHECKING:
-    from trigraph.runtime.engine import Engine
+    from trigraph.runtime.engine.engine import Engine
     from trigraph.runtime.server.app import App
     from trigraph.runtime.server.backend import Backend
     from trigraph.runtime.server.settings import Settings

@@ -20,11 +20,11 @@ from trigraph.models.rope_positions import ImageSpan
 from trigraph.models.vision.config import TOKEN
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE
+from trigraph.runtime.engine.loading import load
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, image_keys
-from trigraph.runtime.loading import load
 from trigraph.runtime.state.sequence import Sequence
 
 _CHUNK = 48  # shorter than the longer prompt

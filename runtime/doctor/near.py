@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.runtime.engine.loading import load
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.loading import load
 
 TOLERANCE = 0.005
 """In parts of the largest logit: keys, values and queries have 16 bits, which moves logits by some ten thousandths."""

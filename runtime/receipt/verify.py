@@ -9,12 +9,12 @@ from trigraph.models.errors import TrigraphError, named
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.images.reader import ImageLike
-from trigraph.runtime.model import Model
 from trigraph.runtime.receipt.receipt import ROW_DIGITS, Receipt, ids_sha256, logits_sha256, row_digits
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.recording import OtherTokenError
 from trigraph.runtime.scheduler.driver import Driver
+from trigraph.runtime.scheduler.model import Model
 from trigraph.runtime.scheduler.new_request import new_request
 
 

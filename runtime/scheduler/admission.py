@@ -9,8 +9,8 @@ from itertools import chain
 
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found, PrefixCache
-from trigraph.runtime.model import Model
 from trigraph.runtime.requests.request import Request
+from trigraph.runtime.scheduler.model import Model
 from trigraph.runtime.scheduler.order import count_delays, in_order
 from trigraph.runtime.scheduler.room import Room
 from trigraph.runtime.scheduler.waiting import Waiting

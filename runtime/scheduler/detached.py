@@ -17,11 +17,11 @@ from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.session_file import SessionFile, save_session
 from trigraph.runtime.cache.tensor_file import reading_seconds
 from trigraph.runtime.images.prompt import ImagePrompt
-from trigraph.runtime.model import Model
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.driver import Driver
+from trigraph.runtime.scheduler.model import Model
 
 _FILE = "moved.session"
 

@@ -20,9 +20,9 @@ from typing import TypeVar
 from trigraph.models.errors import TrigraphError
 from trigraph.models.signals import deferred
 from trigraph.runtime.drafting.acceptance import Acceptance
-from trigraph.runtime.model import Model
 from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.scheduler.model import Model
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.scheduler.waiting import Waiting
 

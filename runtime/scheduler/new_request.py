@@ -9,7 +9,6 @@ from typing import SupportsIndex
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.images.prompt import ImagePrompt, image_keys
-from trigraph.runtime.model import Model
 from trigraph.runtime.requests.completion import check_vocabulary, checked_prompt, token_ids
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
@@ -17,6 +16,7 @@ from trigraph.runtime.requests.prompt_images import PromptImages
 from trigraph.runtime.requests.recording import RecordingSampler, sampler_of
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.driver import Driver
+from trigraph.runtime.scheduler.model import Model
 
 
 def new_request(

@@ -14,13 +14,13 @@ from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.results import StepResult
-from trigraph.runtime.model import Model
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.guide import wait_for_any
 from trigraph.runtime.scheduler.admission import Admission
+from trigraph.runtime.scheduler.model import Model
 from trigraph.runtime.scheduler.room import Room
+from trigraph.runtime.scheduler.speculation import decode_round
 from trigraph.runtime.scheduler.waiting import Waiting
-from trigraph.runtime.speculation import decode_round
 
 _LATE = 0.01  # seconds that a round waits for constraints when it has nothing else to do
 

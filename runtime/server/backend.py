@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
 
 Backend: TypeAlias = Engine | RemoteEngine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.emulator import build_emulator
+from support.devices.emulator import build_emulator
 
 
 @pytest.fixture(scope="module")

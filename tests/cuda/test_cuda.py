@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
-from support.packages import Packages
-from support.placed import budget_for_layers, host_layers
-from support.step_rows import rows_of_steps
+from support.devices.placed import budget_for_layers, host_layers
+from support.models.packages import Packages
+from support.operators.run import OPERATOR_TESTS, SKIPPED_ON_DEVICES
+from support.requests.step_rows import rows_of_steps
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling, load

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from support.moved import PROMPTS, asked, moved_between
-from support.packages import Packages
-from support.placed import budget_for_layers, host_layers, parts_of
-from support.promise import draft_chains, row_bits, sequence_bits
-from support.random_requests import requests_of
+from support.devices.placed import budget_for_layers, host_layers, parts_of
+from support.models.packages import Packages
+from support.requests.moved import PROMPTS, asked, moved_between
+from support.requests.promise import draft_chains, row_bits, sequence_bits
+from support.requests.random_requests import requests_of
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from support.moved import asked, moved_between
-from support.packages import Packages
-from support.placed import budget_for_layers, host_layers, parts_of
-from support.promise import sequence_bits
-from support.seeing import SeeingPackages, prompt_of
-from support.step_rows import rows_of_steps
+from support.devices.placed import budget_for_layers, host_layers, parts_of
+from support.models.packages import Packages
+from support.models.seeing import SeeingPackages, prompt_of
+from support.requests.moved import asked, moved_between
+from support.requests.promise import sequence_bits
+from support.requests.step_rows import rows_of_steps
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache.session_file import SessionFile

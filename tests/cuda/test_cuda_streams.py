@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.moved import moved_between
-from support.promise import draft_chains, row_bits, sequence_bits
-from support.small_streams import write_streams
+from support.models.small_streams import write_streams
+from support.requests.moved import moved_between
+from support.requests.promise import draft_chains, row_bits, sequence_bits
 from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed

@@ -15,7 +15,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from support.emulator import build, build_emulator
+from support.devices.emulator import build, build_emulator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "cuda" / "fake_cuda"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from support import sass
-from support.emulator import alone
-from support.sass import ARCHITECTURES, FILES, Kernel, missing
+from support.devices import sass
+from support.devices.emulator import alone
+from support.devices.sass import ARCHITECTURES, FILES, Kernel, missing
 
 RARE = "products.cu"
 """Products of the types that few models have, not held to this: some spill, and read blocks of odd sizes."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.packages import Packages
+from support.models.packages import Packages
 
 ROOT = Path(__file__).resolve().parents[2]
 

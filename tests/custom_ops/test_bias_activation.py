@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.operators import Operator
-from support.row_bits import run_rows
+from support.operators.row_bits import run_rows
+from support.operators.run import Operator
 from trigraph.custom_ops.bias_activation.reference import bias_activation
 
 ACTIVATIONS = ["none", "gelu_tanh", "gelu_erf"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.operators import LIBRARY, THREADS, Operator, same_bits
+from support.operators.run import LIBRARY, THREADS, Operator, same_bits
 from trigraph.custom_ops.block_drafts.reference import block_convolution, candidate_edges
 
 LENGTHS = [[1], [8], [8, 1, 3, 8]]

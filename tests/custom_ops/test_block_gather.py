@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from support.block_weights import random_blocks
-from support.operators import LIBRARY, Operator, same_bits
+from support.operators.block_weights import random_blocks
+from support.operators.run import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.block_gather.reference import block_gather
 
 

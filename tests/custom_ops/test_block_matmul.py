@@ -4,9 +4,9 @@ import gguf
 import numpy as np
 import pytest
 
-from support.block_weights import BLOCK, TYPES, MatMul, activations, put_scales, weights, widths
-from support.operators import LIBRARY, Operator, same_bits
-from support.row_bits import run_rows
+from support.operators.block_weights import BLOCK, TYPES, MatMul, activations, put_scales, weights, widths
+from support.operators.row_bits import run_rows
+from support.operators.run import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
 from trigraph.custom_ops.blocks.formats.reference import group_size, quantise_activations, unpack
 from trigraph.models.synth.blocks import HALVES

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import known_weights, random_blocks
-from support.operators import Operator, same_bits
+from support.operators.block_weights import known_weights, random_blocks
+from support.operators.run import Operator, same_bits
 from trigraph.custom_ops.blocks.formats.grids import header
 from trigraph.custom_ops.blocks.formats.reference import SUPER_BLOCK, group_size, quantise_activations, unpack
 from trigraph.models.synth.blocks import HALVES

@@ -14,9 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.block_weights import BLOCK, REPACKED, STORED, TYPES, MatMul, activations, random_blocks, repacked, weights
-from support.operators import same_bits
-from support.row_bits import portable_kernels
+from support.operators.block_weights import (
+    BLOCK,
+    REPACKED,
+    STORED,
+    TYPES,
+    MatMul,
+    activations,
+    random_blocks,
+    repacked,
+    weights,
+)
+from support.operators.row_bits import portable_kernels
+from support.operators.run import same_bits
 from trigraph.custom_ops import instruction_sets
 from trigraph.models.synth.blocks import HALVES
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import BLOCK, TYPES, MatMul, activations, random_blocks, weights
-from support.operators import THREADS, same_bits
+from support.operators.block_weights import BLOCK, TYPES, MatMul, activations, random_blocks, weights
+from support.operators.run import THREADS, same_bits
 from trigraph.models.synth.blocks import HALVES
 
 WIDTHS = {

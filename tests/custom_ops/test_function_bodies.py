@@ -11,11 +11,11 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from support.block_weights import put_scales
-from support.body import Body
-from support.expert_layer import SHAPES as FFN_SHAPES
-from support.expert_layer import Layer, name_of, relative_error
-from support.operators import Operator
+from support.operators.block_weights import put_scales
+from support.operators.body import Body
+from support.operators.expert_layer import SHAPES as FFN_SHAPES
+from support.operators.expert_layer import Layer, name_of, relative_error
+from support.operators.run import Operator
 from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
 from trigraph.custom_ops.blocks.formats.function import UNPACK
 from trigraph.custom_ops.blocks.formats.reference import unpack

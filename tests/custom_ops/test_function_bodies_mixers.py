@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.body import Body
-from support.gdn_cases import SHAPES, STEPS, Kernel, Shape, empty_state, make_step, random_rows, random_state
-from support.gdn_cases import random_weights as gdn_weights
-from support.operators import Operator
+from support.operators.body import Body
+from support.operators.gdn_cases import SHAPES, STEPS, Kernel, Shape, empty_state, make_step, random_rows, random_state
+from support.operators.gdn_cases import random_weights as gdn_weights
+from support.operators.run import Operator
 from trigraph.custom_ops.gated_delta_net.reference import State, Step
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.gdn_cases import (
+from support.operators.gdn_cases import (
     EPS,
     SHAPES,
     SMALL,
@@ -24,7 +24,7 @@ from support.gdn_cases import (
     random_state,
     random_weights,
 )
-from support.operators import same_bits
+from support.operators.run import same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State
 
 

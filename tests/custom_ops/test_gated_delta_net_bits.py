@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.gdn_cases import (
+from support.operators.gdn_cases import (
     SHAPES,
     K,
     Kernel,
@@ -27,7 +27,7 @@ from support.gdn_cases import (
     random_rows,
     random_weights,
 )
-from support.operators import LIBRARY, THREADS, same_bits
+from support.operators.run import LIBRARY, THREADS, same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State
 
 SEQUENCES, SLOTS = 3, 7

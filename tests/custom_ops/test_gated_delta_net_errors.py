@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.gdn_cases import (
+from support.operators.gdn_cases import (
     SMALL,
     Kernel,
     Rows,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.gdn_cases import EPS, Kernel, Rows, Shape, make_step, random_rows, random_state, random_weights
-from support.operators import same_bits
+from support.operators.gdn_cases import EPS, Kernel, Rows, Shape, make_step, random_rows, random_state, random_weights
+from support.operators.run import same_bits
 
 F32 = NDArray[np.float32]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from support.marks import slow_after
-from support.operators import LIBRARY
-from support.packages import Packages
-from support.row_bits import portable_kernels
+from support.models.packages import Packages
+from support.operators.row_bits import portable_kernels
+from support.operators.run import LIBRARY
 from trigraph.runtime import load
 
 # geometry, quantisation, activations, keys and values: the architectures, and every block type

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.expert_layer import SHAPES, Layer, name_of, relative_error
-from support.operators import THREADS, Operator, same_bits
-from support.row_bits import run_rows
+from support.operators.expert_layer import SHAPES, Layer, name_of, relative_error
+from support.operators.row_bits import run_rows
+from support.operators.run import THREADS, Operator, same_bits
 
 # float32: another order of the sums. int8: a rounding error in h may also move its code to the next one.
 TOLERANCE = {"float32": 3e-6, "int8": 2e-3}

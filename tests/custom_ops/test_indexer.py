@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.operators import LIBRARY, THREADS, Operator, same_bits
-from support.row_bits import portable_kernels
+from support.operators.row_bits import portable_kernels
+from support.operators.run import LIBRARY, THREADS, Operator, same_bits
 from trigraph.custom_ops.indexer.reference import paged_index_write, paged_select
 
 Array = NDArray[Any]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.gdn_cases import STEPS, make_step
-from support.operators import LIBRARY, THREADS, Operator, same_bits
-from support.row_bits import portable_kernels
+from support.operators.gdn_cases import STEPS, make_step
+from support.operators.row_bits import portable_kernels
+from support.operators.run import LIBRARY, THREADS, Operator, same_bits
 from trigraph.custom_ops.gated_delta_net.reference import Step
 from trigraph.custom_ops.ngrams.reference import Weights, ngram_mix, ngram_rows
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import MatMul, activations, random_blocks, weights
-from support.operators import same_bits
+from support.operators.block_weights import MatMul, activations, random_blocks, weights
+from support.operators.run import same_bits
 from trigraph.models.synth.blocks import HALVES
 
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_K", "IQ3_S"]

@@ -15,7 +15,7 @@ import pytest
 
 from fuzz.calls import CALLS
 from fuzz.draw import Array, Call
-from support.operators import Operator
+from support.operators.run import Operator
 
 NAMES = {
     "BlockMatMul": ("x", "weight", "weight_1", "weight_2", "weight_3"),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.attention_step import ROPE, Attention, Heads, assert_close, make_step
-from support.operators import THREADS, same_bits
+from support.operators.attention_step import ROPE, Attention, Heads, assert_close, make_step
+from support.operators.run import THREADS, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
 
 LENGTHS, PASTS = [1, 3, 63, 65, 1, 2], [0, 1, 63, 64, 65, 1000]

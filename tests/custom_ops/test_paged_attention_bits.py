@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, Step, assert_attended, make_step
-from support.operators import LIBRARY, THREADS, same_bits
+from support.operators.attention_step import Attention, Heads, Step, assert_attended, make_step
+from support.operators.run import LIBRARY, THREADS, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention
 
 _MOST_ROWS = 300 if LIBRARY == "cuda" else 600  # the emulator of a GPU is slow

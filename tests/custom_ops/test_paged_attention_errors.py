@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, make_step
-from support.operators import Operator
+from support.operators.attention_step import Attention, Heads, make_step
+from support.operators.run import Operator
 
 
 def changed(array: NDArray[Any], index: Any, value: Any) -> NDArray[Any]:

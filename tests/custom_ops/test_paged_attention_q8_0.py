@@ -11,8 +11,8 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, Step, assert_attended, assert_close, make_step
-from support.operators import Operator, same_bits
+from support.operators.attention_step import Attention, Heads, Step, assert_attended, assert_close, make_step
+from support.operators.run import Operator, same_bits
 from trigraph.custom_ops.paged_attention.reference import decode, paged_attention, paged_kv_write, rotate
 
 Q8_0 = GGMLQuantizationType.Q8_0

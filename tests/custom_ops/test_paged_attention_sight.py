@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, Step, assert_attended, make_step
-from support.operators import LIBRARY, THREADS, Operator, same_bits
+from support.operators.attention_step import Attention, Heads, Step, assert_attended, make_step
+from support.operators.run import LIBRARY, THREADS, Operator, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention
 
 SIGHTS: list[dict[str, int]] = [

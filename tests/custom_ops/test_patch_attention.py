@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.operators import LIBRARY, Operator, same_bits
+from support.operators.run import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.patch_attention.reference import patch_attention
 
 Array = NDArray[Any]

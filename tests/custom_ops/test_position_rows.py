@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.operators import Operator
-from support.row_bits import run_rows
+from support.operators.row_bits import run_rows
+from support.operators.run import Operator
 from trigraph.custom_ops.position_rows.reference import position_rows
 
 

@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import REPACKED, MatMul, activations, known_weights, random_blocks, repacked, weights
-from support.expert_layer import Layer
-from support.operators import LIBRARY, Operator, same_bits
-from support.packages import Packages
-from support.promise import PlainText
+from support.models.packages import Packages
+from support.operators.block_weights import (
+    REPACKED,
+    MatMul,
+    activations,
+    known_weights,
+    random_blocks,
+    repacked,
+    weights,
+)
+from support.operators.expert_layer import Layer
+from support.operators.run import LIBRARY, Operator, same_bits
+from support.requests.promise import PlainText
 from trigraph.custom_ops import instruction_sets
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load

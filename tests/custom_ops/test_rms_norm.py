@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.operators import Operator
-from support.row_bits import run_rows
+from support.operators.row_bits import run_rows
+from support.operators.run import Operator
 from trigraph.custom_ops.rms_norm.reference import joined_rms_norm, rms_norm
 
 EPS = 1e-6

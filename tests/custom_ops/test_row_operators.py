@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.operators import Operator
+from support.operators.run import Operator
 from trigraph.custom_ops.rows.reference import last_rows, previous_rows
 
 LENGTHS = [[1], [5], [1, 1, 1], [3, 1, 7, 2]]

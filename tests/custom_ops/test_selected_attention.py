@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, Step, assert_close, make_step
-from support.operators import LIBRARY, THREADS, Operator, same_bits
-from support.row_bits import portable_kernels
+from support.operators.attention_step import Attention, Heads, Step, assert_close, make_step
+from support.operators.row_bits import portable_kernels
+from support.operators.run import LIBRARY, THREADS, Operator, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention
 
 GROUP = 4

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.operators import Operator, same_bits
-from support.row_bits import run_rows
+from support.operators.row_bits import run_rows
+from support.operators.run import Operator, same_bits
 from trigraph.custom_ops.streams.reference import stream_mean, stream_norm
 
 EPS = 1e-6

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from support.operators import Operator
-from support.row_bits import Array, run_rows
+from support.operators.row_bits import Array, run_rows
+from support.operators.run import Operator
 from trigraph.custom_ops.top_token.reference import top_token
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.operators import THREADS, Operator, same_bits
+from support.operators.run import THREADS, Operator, same_bits
 from trigraph.custom_ops.top_token.reference import top_tokens
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.operators import Operator
+from support.operators.run import Operator
 
 KV_HEADS, WIDTH, GROUP, TOP, PAGE = 2, 256, 4, 512, 64  # of Qwen3.8-Flash-Next
 GROUP_BYTES = GROUP * KV_HEADS * WIDTH * 2

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 import chat_tools
-from support.seeing import SeeingPackages, prompt_of
-from support.server import PLAIN_TEMPLATE, replying, serving
-from support.thinking_engine import thinking_engine
+from support.fakes.thinking_engine import thinking_engine
+from support.models.seeing import SeeingPackages, prompt_of
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Options, Sampling, load

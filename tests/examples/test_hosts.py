@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from support.cpp_host import BITS, export_for_host, host_arguments
-from support.host_images import image_arguments
+from support.pictures.host_images import image_arguments
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.runtime import Options, Sampling, load

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.drafters import KINDS, TARGETS, Drafters
-from support.drafting_host import DraftingHost, features, text
-from support.gguf_bytes import Entry, contents, gguf_bytes
 from support.host import Host
-from support.packages import Packages
-from support.seeing import SeeingPackages
+from support.models.drafters import KINDS, TARGETS, Drafters
+from support.models.drafting_host import DraftingHost, features, text
+from support.models.gguf_bytes import Entry, contents, gguf_bytes
+from support.models.packages import Packages
+from support.models.seeing import SeeingPackages
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models import TrigraphError, open_model
 from trigraph.models.drafter.drafter import open_drafter

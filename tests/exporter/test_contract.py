@@ -15,10 +15,10 @@ from typing import NamedTuple, get_args
 import onnx
 import pytest
 
-from support.drafters import Drafters
-from support.packages import Packages
-from support.random_gguf import PRESETS, Architecture, write_random
-from support.seeing import SeeingPackages
+from support.models.drafters import Drafters
+from support.models.packages import Packages
+from support.models.random_gguf import PRESETS, Architecture, write_random
+from support.models.seeing import SeeingPackages
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, Manifest, export, read_manifest
 from trigraph.exporter.graphs.builder import IR_VERSION, OPSET

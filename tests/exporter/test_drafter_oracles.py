@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.drafters import KINDS, TARGETS, Drafters
-from support.drafting_host import DraftingHost, text
-from support.llama_drafter import LlamaDrafter
+from support.models.drafters import KINDS, TARGETS, Drafters
+from support.models.drafting_host import DraftingHost, text
+from support.oracles.llama_drafter import LlamaDrafter
 from trigraph.exporter import ExportOptions, export
 from trigraph.models import open_model
 from trigraph.models.drafter.config import BlockDrafterConfig

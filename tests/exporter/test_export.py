@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from support.random_gguf import Architecture, write_random
+from support.models.random_gguf import Architecture, write_random
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.model import open_model

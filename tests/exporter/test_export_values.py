@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.gguf_bytes import Entry
 from support.host import Host
-from support.random_gguf import Architecture, Item, changed, write_random
+from support.models.gguf_bytes import Entry
+from support.models.random_gguf import Architecture, Item, changed, write_random
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, open_model

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.random_gguf import write_random
+from support.models.random_gguf import write_random
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.exporter.package import fingerprint
 from trigraph.exporter.package.fingerprint import sha256_of_sample

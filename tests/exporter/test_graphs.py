@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.random_gguf import Architecture, write_random
-from support.transformers_oracle import load_transformers, new_head, run_trunk
+from support.models.random_gguf import Architecture, write_random
+from support.oracles.transformers import load_transformers, new_head, run_trunk
 from trigraph.exporter import ExportOptions, export
 from trigraph.models import open_model
 from trigraph.runtime import load

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import onnxruntime as ort
 import pytest
 
-from support.calm import calmed
-from support.seeing import SeeingPackages, Seen, picture, prompt_of
-from support.vision_oracle import Oracle, load_oracle, load_tower, tower_embeddings
+from support.models.calm import calmed
+from support.models.seeing import SeeingPackages, Seen, picture, prompt_of
+from support.oracles.transformers_vision import Oracle, load_oracle, load_tower, tower_embeddings
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models import open_model
@@ -23,8 +23,8 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.vision.tower import Tower, open_tower
 from trigraph.runtime import Engine, load
+from trigraph.runtime.engine.package_cache import cached_package
 from trigraph.runtime.images.image import ResizedImage
-from trigraph.runtime.package_cache import cached_package
 
 # Of embeddings up to 5, of logits up to 10, and of those of the head, of which transformers has some in float32.
 EMBEDDINGS, LOGITS, HEAD_LOGITS = 2e-5, 5e-5, 2e-4

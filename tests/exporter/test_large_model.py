@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.hollow import write_hollow
+from support.models.hollow import write_hollow
 from trigraph.exporter import describe, export
 from trigraph.models import open_model
 from trigraph.models.geometries import GEOMETRIES

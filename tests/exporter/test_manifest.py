@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.random_gguf import write_random
+from support.models.random_gguf import write_random
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, describe, export, is_package, read_manifest
 from trigraph.exporter.package.manifest import OperatorLibrary

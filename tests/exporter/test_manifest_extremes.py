@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.random_gguf import write_random
+from support.models.random_gguf import write_random
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models.errors import TrigraphError
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.ollama_files import as_published
-from support.random_gguf import Architecture, write_random
-from support.seeing import Seen, prompt_of
+from support.models.ollama_files import as_published
+from support.models.random_gguf import Architecture, write_random
+from support.models.seeing import Seen, prompt_of
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.exporter.package.manifest import SIDE_FILE
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj

@@ -17,14 +17,14 @@ import onnxruntime as ort
 import pytest
 from gguf import GGMLQuantizationType, quants
 
-from support.hollow import write_hollow
-from support.packages import FILES, names
-from support.random_gguf import HALF_NORMS, Item, with_half_norms, write_random
+from support.models.hollow import write_hollow
+from support.models.packages import FILES, names
+from support.models.random_gguf import HALF_NORMS, Item, with_half_norms, write_random
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
 from trigraph.models.synth import write_synthetic, write_synthetic_drafter, write_synthetic_mmproj
-from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.engine.package_cache import cached_package
 
 
 def test_link(nano_gguf: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 import pytest
 
-from support.packages import FILES, names
-from support.random_gguf import write_random
+from support.models.packages import FILES, names
+from support.models.random_gguf import write_random
 from trigraph.exporter import ExportOptions, export, is_package, read_manifest
 from trigraph.models.errors import TrigraphError
 

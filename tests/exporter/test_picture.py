@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from support.hollow import write_hollow
+from support.models.hollow import write_hollow
 from trigraph.exporter.describe.picture import draw, fold, picture
 from trigraph.exporter.package.state_tensors import state_tensors
 from trigraph.models.config import ModelConfig

@@ -14,8 +14,8 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from support.hollow import write_hollow
-from support.random_gguf import write_random
+from support.models.hollow import write_hollow
+from support.models.random_gguf import write_random
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.errors import TrigraphError

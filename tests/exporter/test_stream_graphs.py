@@ -12,9 +12,9 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from support.gguf_bytes import contents, gguf_bytes
-from support.row_bits import portable_kernels
-from support.small_streams import write_streams
+from support.models.gguf_bytes import contents, gguf_bytes
+from support.models.small_streams import write_streams
+from support.operators.row_bits import portable_kernels
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models import Model, open_model
 from trigraph.models.errors import TrigraphError

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.llama_steps import LlamaSteps
-from support.small_streams import write_streams
-from support.transformers_streams import first_of_equal_groups, load_streams, streams_logits
+from support.models.small_streams import write_streams
+from support.oracles.llama_steps import LlamaSteps
+from support.oracles.transformers_streams import first_of_equal_groups, load_streams, streams_logits
 from trigraph.exporter import ExportOptions, export
 from trigraph.models import Model, names, open_model
 from trigraph.models.reference import State

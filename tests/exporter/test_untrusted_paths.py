@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from support.gguf_bytes import Entry, gguf_bytes
-from support.random_gguf import write_random
+from support.models.gguf_bytes import Entry, gguf_bytes
+from support.models.random_gguf import write_random
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models import GGUFFile, TrigraphError
 from trigraph.models.synth import write_synthetic
@@ -232,7 +232,7 @@ def test_a_synthetic_file_replaces_a_link(tmp_path: Path) -> None:
 
 def test_names_in_a_file_are_not_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path) -> None:
     """Neither the model's name nor anything else in the metadata decides where a cache entry goes."""
-    from support.random_gguf import changed
+    from support.models.random_gguf import changed
 
     def rename(pairs: dict[str, Any], tensors: dict[str, Entry]) -> None:
         pairs["general.name"] = "../../../escape"

@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 
 from fuzz.damage import damage_bytes, damage_json
-from support.audited_server import AuditedServer, Body, running
-from support.lies import PLAN, PROMPTS
+from support.servers.audited_server import AuditedServer, Body, running
+from support.servers.lies import PLAN, PROMPTS
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.audit import Client, Report, audit
 from trigraph.runtime.audit.answer import Answer

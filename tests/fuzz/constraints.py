@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.damage import damage_json
-from support.constraints import GBNF, LARK, REGEXES, SCHEMAS
-from support.fake_engine import END, engine_of, scripted
+from support.fakes.engine import END, engine_of, scripted
+from support.texts.constraints import GBNF, LARK, REGEXES, SCHEMAS
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Grammar, JsonSchema, Regex
 from trigraph.runtime.sampling.constraint import Constraint

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from support.fake_engine import END, engine_of, scripted
-from support.hostile_grammars import WITHIN, chain, fan, rules
+from support.fakes.engine import END, engine_of, scripted
+from support.texts.hostile_grammars import WITHIN, chain, fan, rules
 from trigraph.runtime.sampling.constraint import UNFORCED
 from trigraph.runtime.sampling.guidance import matcher
 from trigraph.runtime.sampling.json_schema import grammar_of

@@ -19,8 +19,8 @@ from gguf import GGMLQuantizationType
 from rich.console import Console
 
 from fuzz.damage import INTEGERS, TEXTS, damage_bytes, number
-from support.gguf_bytes import Entry, Raw, gguf_bytes, string, value
-from support.random_gguf import Architecture, write_random
+from support.models.gguf_bytes import Entry, Raw, gguf_bytes, string, value
+from support.models.random_gguf import Architecture, write_random
 from trigraph.exporter import describe, export
 from trigraph.models import GGUFFile, open_model
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.damage import damage_bytes
-from support.pictures import every_kind
+from support.pictures.pictures import every_kind
 from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.images.decoder import ImageDecoder
 from trigraph.runtime.images.limits import ImageLimits

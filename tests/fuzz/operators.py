@@ -15,7 +15,7 @@ import numpy as np
 from fuzz.calls import CALLS
 from fuzz.damage import number
 from fuzz.draw import TYPES, Array, Call
-from support.operators import Operator
+from support.operators.run import Operator
 from trigraph.custom_ops import instruction_sets
 
 

@@ -19,8 +19,8 @@ import onnx
 from onnx import AttributeProto, TensorProto
 
 from fuzz.damage import INTEGERS, TEXTS, damage_bytes, damage_json, number
-from support.random_gguf import Architecture, write_random
-from support.seeing import SeeingPackages, Synthetic, prompt_of
+from support.models.random_gguf import Architecture, write_random
+from support.models.seeing import SeeingPackages, Synthetic, prompt_of
 from trigraph.exporter import ExportOptions, describe, export
 from trigraph.models.synth import write_synthetic, write_synthetic_drafter
 from trigraph.runtime import Options, Sampling, load

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from support.replies import JSON, XML
-from support.reply_cases import Thought, shown
+from support.servers.replies import JSON, XML
+from support.servers.reply_cases import Thought, shown
 from trigraph.runtime.text.lexemes import Ending
 from trigraph.runtime.text.reply import Event
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fuzz.damage import damage_bytes, damage_json, number
-from support.random_gguf import write_random
+from support.models.random_gguf import write_random
 from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Options, Sampling, load
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.damage import TEXTS
-from support.fake_engine import END, METADATA
-from support.server import TEMPLATE
+from support.fakes.engine import END, METADATA
+from support.servers.scripted import TEMPLATE
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.template import ChatTemplate

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fuzz import headers
-from support.random_gguf import write_random
+from support.models.random_gguf import write_random
 from trigraph.exporter import describe
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.vision.tower import open_tower

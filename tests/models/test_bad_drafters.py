@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from support.command import Run
-from support.drafters import KINDS, Drafters
-from support.gguf_bytes import Entry, contents, gguf_bytes
+from support.models.drafters import KINDS, Drafters
+from support.models.gguf_bytes import Entry, contents, gguf_bytes
 from trigraph.models import TrigraphError, open_model
 from trigraph.models.drafter.drafter import open_drafter
 from trigraph.models.synth import write_synthetic

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.gguf_bytes import Entry, Raw, gguf_bytes, string
-from support.random_gguf import Architecture, changed, write_random
+from support.models.gguf_bytes import Entry, Raw, gguf_bytes, string
+from support.models.random_gguf import Architecture, changed, write_random
 from trigraph.models import GGUFFile, TrigraphError, open_model
 
 MAX_SECONDS = 1.0

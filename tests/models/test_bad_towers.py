@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from support.command import Run
-from support.gguf_bytes import Entry, contents, gguf_bytes
-from support.random_gguf import write_random
+from support.models.gguf_bytes import Entry, contents, gguf_bytes
+from support.models.random_gguf import write_random
 from trigraph.exporter import describe
 from trigraph.models import TrigraphError, open_model
 from trigraph.models.rope_positions import rope_sections

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from support.gguf_bytes import Entry
-from support.random_gguf import PRESETS, Architecture, changed, write_random
+from support.models.gguf_bytes import Entry
+from support.models.random_gguf import PRESETS, Architecture, changed, write_random
 from trigraph.models import GGUFFile, TrigraphError, open_model
 from trigraph.models.config import read_config
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from support.gguf_bytes import Entry, Raw, gguf_bytes, string
-from support.random_gguf import changed, write_random
+from support.models.gguf_bytes import Entry, Raw, gguf_bytes, string
+from support.models.random_gguf import changed, write_random
 from trigraph.models import TrigraphError, open_model
 from trigraph.models.tokenizer import chat_template, special_tokens
 

@@ -11,8 +11,8 @@ import gguf
 import numpy as np
 import pytest
 
-from support.gguf_bytes import Entry, Raw, gguf_bytes
-from support.random_gguf import write_random
+from support.models.gguf_bytes import Entry, Raw, gguf_bytes
+from support.models.random_gguf import write_random
 from trigraph.models import GGUFFile, TrigraphError
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.attention_step import assert_close
-from support.gguf_bytes import contents, gguf_bytes
 from support.host import Host
-from support.llama_oracle import Llama, log_softmax
-from support.random_gguf import Architecture, Item, write_random
+from support.models.gguf_bytes import contents, gguf_bytes
+from support.models.random_gguf import Architecture, Item, write_random
+from support.operators.attention_step import assert_close
+from support.oracles.llama import Llama, log_softmax
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile

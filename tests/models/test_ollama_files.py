@@ -8,9 +8,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from support.gguf_bytes import Entry, contents, gguf_bytes
-from support.ollama_files import Norms, as_imported, as_published
-from support.random_gguf import Architecture, write_random
+from support.models.gguf_bytes import Entry, contents, gguf_bytes
+from support.models.ollama_files import Norms, as_imported, as_published
+from support.models.random_gguf import Architecture, write_random
 from trigraph.models import TrigraphError, open_model
 from trigraph.models.model import Model
 from trigraph.models.rope_positions import rope_sections

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.gguf_bytes import Entry
-from support.llama_oracle import Llama, log_softmax
-from support.random_gguf import Architecture, changed, write_random
-from support.transformers_oracle import load_transformers, new_head, run_trunk
+from support.models.gguf_bytes import Entry
+from support.models.random_gguf import Architecture, changed, write_random
+from support.oracles.llama import Llama, log_softmax
+from support.oracles.transformers import load_transformers, new_head, run_trunk
 from trigraph.models import Model, TrigraphError, open_model
 from trigraph.models.reference import Reference, State
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.attention_step import Attention, Heads, assert_close, make_step
-from support.body import Body
-from support.gguf_bytes import contents, gguf_bytes
 from support.host import Host
-from support.llama_oracle import Llama, log_softmax
-from support.operators import Operator, same_bits
-from support.random_gguf import Architecture, write_random
-from support.transformers_oracle import load_transformers, run_trunk
+from support.models.gguf_bytes import contents, gguf_bytes
+from support.models.random_gguf import Architecture, write_random
+from support.operators.attention_step import Attention, Heads, assert_close, make_step
+from support.operators.body import Body
+from support.operators.run import Operator, same_bits
+from support.oracles.llama import Llama, log_softmax
+from support.oracles.transformers import load_transformers, run_trunk
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.errors import TrigraphError

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.gguf_bytes import Entry, contents, gguf_bytes
-from support.llama_oracle import Llama, log_softmax
-from support.small_streams import write_streams
-from support.transformers_streams import load_streams, streams_logits
+from support.models.gguf_bytes import Entry, contents, gguf_bytes
+from support.models.small_streams import write_streams
+from support.oracles.llama import Llama, log_softmax
+from support.oracles.transformers_streams import load_streams, streams_logits
 from trigraph.exporter import describe
 from trigraph.exporter.describe.description import _streams_rows
 from trigraph.models import TrigraphError, open_model

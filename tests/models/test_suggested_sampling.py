@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.gguf_bytes import Entry
-from support.random_gguf import changed
+from support.models.gguf_bytes import Entry
+from support.models.random_gguf import changed
 from trigraph.exporter import export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.sampling import SuggestedSampling, suggested_sampling

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.llama_oracle import Llama, log_softmax
+from support.oracles.llama import Llama, log_softmax
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.gguf_file import GGUFFile

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from support.losses import reference_losses
+from support.models.losses import reference_losses
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import open_model
 from trigraph.models.reference import Reference

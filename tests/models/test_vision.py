@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.patch_prompts import PROMPTS, make_prompt, random_patches, rows_of, with_rows
-from support.vision_oracle import Oracle, load_oracle, load_tower, tower_embeddings
+from support.oracles.transformers_vision import Oracle, load_oracle, load_tower, tower_embeddings
+from support.pictures.patch_prompts import PROMPTS, make_prompt, random_patches, rows_of, with_rows
 from trigraph.models import Model, open_model
 from trigraph.models.reference import Reference, State
 from trigraph.models.rope_positions import ImageSpan, axes_of_pairs, positions, rope_sections

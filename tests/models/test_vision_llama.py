@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.calm import calmed
-from support.llama_steps import LlamaSteps
-from support.patch_prompts import PROMPTS, make_prompt, rows_of, with_rows
+from support.models.calm import calmed
+from support.oracles.llama_steps import LlamaSteps
+from support.pictures.patch_prompts import PROMPTS, make_prompt, rows_of, with_rows
 from trigraph.models import Model, open_model
 from trigraph.models.reference import Reference
 from trigraph.models.rope_positions import positions

@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from docs_pages import REFERENCE, pages
-from support.documents import ROOT, anchors, blocks, commands, documents, links
+from support.project.documents import ROOT, anchors, blocks, commands, documents, links
 from trigraph.custom_ops.registry import operators
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF

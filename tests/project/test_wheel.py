@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bundle import page_bundle
+from support.pages.bundle import page_bundle
 from trigraph.runtime import Options, Sampling, load
 
 ROOT = Path(__file__).parents[2]

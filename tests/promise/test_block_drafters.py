@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from support.moved import PROMPTS, asked, moved_between
-from support.packages import Packages
-from support.random_requests import Asked, requests_of
+from support.models.packages import Packages
+from support.requests.moved import PROMPTS, asked, moved_between
+from support.requests.random_requests import Asked, requests_of
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.bench.replay import replaying

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache import disk_tier, tensor_file
 from trigraph.runtime.requests.handle import Handle

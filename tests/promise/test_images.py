@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from support.marks import slow_after
-from support.operators import LIBRARY
-from support.promise import draft_chains, row_bits, sequence_bits
-from support.seeing import SeeingPackages, Seen, picture, prompt_of
+from support.models.seeing import SeeingPackages, Seen, picture, prompt_of
+from support.operators.run import LIBRARY
+from support.requests.promise import draft_chains, row_bits, sequence_bits
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.requests.handle import Handle

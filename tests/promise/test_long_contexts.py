@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from support.operators import LIBRARY
-from support.packages import Packages
-from support.promise import row_bits, sequence_bits
+from support.models.packages import Packages
+from support.operators.run import LIBRARY
+from support.requests.promise import row_bits, sequence_bits
 from trigraph.runtime import load
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence

@@ -10,11 +10,11 @@ import functools
 
 import pytest
 
-from support.fake_engine import assert_settled
-from support.operators import LIBRARY
-from support.packages import Packages
-from support.random_requests import MODELS, Asked, folder, requests_of
-from support.rounds import finish, queued, run_round
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import finish, queued, run_round
+from support.models.packages import Packages
+from support.operators.run import LIBRARY
+from support.requests.random_requests import MODELS, Asked, folder, requests_of
 from trigraph.runtime import Engine, load
 from trigraph.runtime.scheduler.room import Room
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from support.marks import slow_after
-from support.packages import Packages
-from support.promise import PlainText, draft_chains, row_bits, sequence_bits
+from support.models.packages import Packages
+from support.requests.promise import PlainText, draft_chains, row_bits, sequence_bits
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.prefix_cache import PrefixCache

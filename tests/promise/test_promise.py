@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.marks import slow_after
-from support.operators import LIBRARY
-from support.packages import Packages
-from support.promise import PlainText, draft_chains, row_bits, sequence_bits
+from support.models.packages import Packages
+from support.operators.run import LIBRARY
+from support.requests.promise import PlainText, draft_chains, row_bits, sequence_bits
 from trigraph.runtime import Engine, load
 from trigraph.runtime.state.sequence import Sequence
 

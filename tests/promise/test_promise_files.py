@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from support.marks import slow_after
-from support.packages import Packages
-from support.promise import PlainText, sequence_bits
-from support.sessions import resume, save
+from support.models.packages import Packages
+from support.requests.promise import PlainText, sequence_bits
+from support.requests.sessions import resume, save
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.state.sequence import Sequence
 

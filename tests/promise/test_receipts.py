@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from support.packages import Packages
-from support.random_requests import MODELS, folder, requests_of
-from support.receipted import CONTEXT, Made, completions
+from support.models.packages import Packages
+from support.requests.random_requests import MODELS, folder, requests_of
+from support.requests.receipted import CONTEXT, Made, completions
 from trigraph.runtime import load
 
 COUNT = int(os.environ.get("TRIGRAPH_RECEIPTS", "40"))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from support.marks import slow_after
-from support.operators import LIBRARY
-from support.packages import Packages
-from support.promise import draft_chains, row_bits, sequence_bits
+from support.models.packages import Packages
+from support.operators.run import LIBRARY
+from support.requests.promise import draft_chains, row_bits, sequence_bits
 from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load

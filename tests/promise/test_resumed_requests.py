@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.fake_engine import END, THINK
-from support.fake_model import FakeModel, History, chaotic, mostly_right
+from support.fakes.engine import END, THINK
+from support.fakes.model import FakeModel, History, chaotic, mostly_right
+from support.fakes.rounds import alone, finish, fresh, options, queued, run_round, tokens
+from support.fakes.thinking_engine import CLOSE, VOCAB, VOCABULARY
 from support.marks import slow_after
-from support.rounds import alone, finish, fresh, options, queued, run_round, tokens
-from support.thinking_engine import CLOSE, VOCAB, VOCABULARY
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, JsonSchema, Options, Regex, Sampling
-from trigraph.runtime.model import Model
+from trigraph.runtime.scheduler.model import Model
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 OPENED = [*b"Why?", THINK, 10]

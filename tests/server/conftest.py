@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import MISSING, Browser, chromium
-from support.bundle import page_bundle
-from support.mock_api import MockApi, mock_api
-from support.page import visit
-from support.seeing_server import LIMITED, Seeing, limited_engine
-from support.server import serving
+from support.pages.browser import MISSING, Browser, chromium
+from support.pages.bundle import page_bundle
+from support.pages.mock_api import MockApi, mock_api
+from support.pages.page import visit
+from support.servers.scripted import serving
+from support.servers.seeing_server import LIMITED, Seeing, limited_engine
 
 
 @pytest.fixture(scope="session")

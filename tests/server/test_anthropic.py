@@ -10,7 +10,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from support.server import replying, serving
+from support.servers.scripted import replying, serving
 
 CALL = "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 WEATHER = {

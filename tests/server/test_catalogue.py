@@ -13,7 +13,7 @@ import httpx2 as httpx
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine
 from trigraph.runtime.server.app import App, Entry
 from trigraph.runtime.server.settings import Settings

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.server import serving
-from support.thinking_engine import thinking_engine
+from support.fakes.thinking_engine import thinking_engine
+from support.servers.scripted import serving
 from trigraph.runtime import Options, Sampling
 from trigraph.runtime.server.settings import Settings
 

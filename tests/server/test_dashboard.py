@@ -12,7 +12,7 @@ from typing import Any
 import httpx2 as httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine
 
 BOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8"))

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from support.fake_engine import TEMPLATE, engine_of
-from support.rounds import LOGITS, options, tokens
+from support.fakes.engine import TEMPLATE, engine_of
+from support.fakes.rounds import LOGITS, options, tokens
 from trigraph.runtime import Engine
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.requests.handle import Handle

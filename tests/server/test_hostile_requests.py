@@ -12,8 +12,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from support.hostile_grammars import GRAMMARS, chain, fan
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
+from support.texts.hostile_grammars import GRAMMARS, chain, fan
 from trigraph.runtime.sampling import trial
 from trigraph.runtime.sampling.guidance import trials
 from trigraph.runtime.sampling.trial import Verdict

@@ -9,7 +9,7 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from support.seeing_server import Seeing, base64_of, chat_image, say, uri
+from support.servers.seeing_server import Seeing, base64_of, chat_image, say, uri
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt
 

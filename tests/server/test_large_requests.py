@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.settings import Settings
 

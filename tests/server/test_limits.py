@@ -21,10 +21,10 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from support.fake_engine import assert_settled
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.fakes.engine import assert_settled
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine
-from trigraph.runtime.model import Scheduling
+from trigraph.runtime.scheduler.model import Scheduling
 from trigraph.runtime.server.settings import Settings
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "top_k": 1}

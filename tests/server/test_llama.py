@@ -11,9 +11,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from support.fake_engine import METADATA
-from support.llama_oracle import Llama
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.fakes.engine import METADATA
+from support.oracles.llama import Llama
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling, load

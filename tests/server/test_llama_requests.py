@@ -11,7 +11,7 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 
-from support.server import serving
+from support.servers.scripted import serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.server.routes import _JOBS

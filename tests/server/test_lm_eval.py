@@ -9,7 +9,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from support.server import serving
+from support.servers.scripted import serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator
 import httpx2 as httpx
 import pytest
 
-from support.dying_replicas import DyingReplicas
-from support.fake_engine import engine_of
-from support.rounds import LOGITS, tokens
-from support.server import serving
+from support.fakes.engine import engine_of
+from support.fakes.rounds import LOGITS, tokens
+from support.servers.dying_replicas import DyingReplicas
+from support.servers.scripted import serving
 from trigraph.runtime import Options, Sampling
 from trigraph.runtime.server.cluster import remote_engine
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError

@@ -14,8 +14,8 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
-from support.real_vocabulary import real_template
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.models.real_vocabulary import real_template
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine, JsonSchema, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate

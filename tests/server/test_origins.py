@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
 from trigraph.runtime.server.settings import Settings

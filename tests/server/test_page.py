@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import Browser
-from support.mock_api import Answer, MockApi
-from support.page import LAST, READY, ask, says, visit
+from support.pages.browser import Browser
+from support.pages.mock_api import Answer, MockApi
+from support.pages.page import LAST, READY, ask, says, visit
 
 pytestmark = pytest.mark.slow  # a browser
 ENDLESS = 20_000  # words that take longer than any wait

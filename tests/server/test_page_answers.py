@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from support.browser import Browser
-from support.mock_api import Answer, MockApi
-from support.page import LAST, READY, ask, kept, says, visit
+from support.pages.browser import Browser
+from support.pages.mock_api import Answer, MockApi
+from support.pages.page import LAST, READY, ask, kept, says, visit
 
 pytestmark = pytest.mark.slow  # a browser
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.browser import Browser
-from support.mock_api import MockApi
-from support.page import LAST, READY, ask, give, kept, says, visit
-from support.pictures import encode, pixels
+from support.pages.browser import Browser
+from support.pages.mock_api import MockApi
+from support.pages.page import LAST, READY, ask, give, kept, says, visit
+from support.pictures.pictures import encode, pixels
 from trigraph.runtime.images.decoder_process import smart_resize
 
 pytestmark = pytest.mark.slow  # a browser

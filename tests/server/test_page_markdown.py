@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import Browser
-from support.mock_api import mock_api
+from support.pages.browser import Browser
+from support.pages.mock_api import mock_api
 
 SHOW = """
 const {Markdown} = await import('/markdown.js');

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import Browser
-from support.page import kept
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.pages.browser import Browser
+from support.pages.page import kept
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate

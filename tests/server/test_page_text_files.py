@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import Browser
-from support.mock_api import MockApi
-from support.page import LAST, READY, ask, give, kept, says, visit
+from support.pages.browser import Browser
+from support.pages.mock_api import MockApi
+from support.pages.page import LAST, READY, ask, give, kept, says, visit
 
 pytestmark = pytest.mark.slow  # a browser
 

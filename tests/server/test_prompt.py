@@ -7,8 +7,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from support.fake_engine import END
-from support.server import PLAIN_TEMPLATE, TEMPLATE, replying, serving
+from support.fakes.engine import END
+from support.servers.scripted import PLAIN_TEMPLATE, TEMPLATE, replying, serving
 
 ASKED = {"role": "user", "content": "Hi"}
 OPENED = "<|assistant|><think>\n"

@@ -17,8 +17,8 @@ from trigraph.runtime import Options, Sampling, load
 
 pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
-from support.held import HeldReplica
-from support.ray_cluster import await_replicas, engines, kill, listening, processor_seconds, replica_ids
+from support.servers.held import HeldReplica
+from support.servers.ray_cluster import await_replicas, engines, kill, listening, processor_seconds, replica_ids
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
 from trigraph.runtime.server.cluster.replica import Ticket, Update

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import TEMPLATE, engine_of
-from support.rounds import LOGITS
+from support.fakes.engine import TEMPLATE, engine_of
+from support.fakes.rounds import LOGITS
 from trigraph.models.errors import TrigraphError
 
 pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")

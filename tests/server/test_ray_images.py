@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from support.seeing import SeeingPackages, picture, prompt_of
+from support.models.seeing import SeeingPackages, picture, prompt_of
 from trigraph.runtime import Options, Sampling, load
 
 pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
-from support.ray_cluster import engines
+from support.servers.ray_cluster import engines
 from trigraph.runtime.server.cluster.replica import Ticket, Update
 
 GREEDY = Options(Sampling(temperature=0), max_tokens=12, ignore_eos=True)

@@ -19,9 +19,9 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 
 from ray import serve
 
-from support.held import GivingReplica, HeldReplica
-from support.paced import PacedReplica
-from support.ray_cluster import NAME, await_replicas, engines, kill, replica_ids, states
+from support.servers.held import GivingReplica, HeldReplica
+from support.servers.paced import PacedReplica
+from support.servers.ray_cluster import NAME, await_replicas, engines, kill, replica_ids, states
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.server.cluster.deployment import Deployed
 from trigraph.runtime.server.cluster.replica import Ticket, Update

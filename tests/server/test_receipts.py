@@ -12,8 +12,8 @@ from typing import Any
 import openai
 import pytest
 
-from support.dying_replicas import DyingReplicas
-from support.server import PLAIN_TEMPLATE, serving
+from support.servers.dying_replicas import DyingReplicas
+from support.servers.scripted import PLAIN_TEMPLATE, serving
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Receipt, load
 from trigraph.runtime.server.settings import Settings

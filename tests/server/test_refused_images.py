@@ -13,10 +13,10 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from support.fake_engine import assert_settled
-from support.pictures import encode, pixels
-from support.seeing_server import KINDS, Seeing, chat_image, say, uri
-from support.server import serving
+from support.fakes.engine import assert_settled
+from support.pictures.pictures import encode, pixels
+from support.servers.scripted import serving
+from support.servers.seeing_server import KINDS, Seeing, chat_image, say, uri
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.reader import ImageReader
 from trigraph.runtime.server.settings import Settings

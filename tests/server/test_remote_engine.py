@@ -14,9 +14,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from support.fake_engine import END, METADATA, TEMPLATE, engine_of
-from support.rounds import LOGITS, tokens
-from support.server import serving
+from support.fakes.engine import END, METADATA, TEMPLATE, engine_of
+from support.fakes.rounds import LOGITS, tokens
+from support.servers.scripted import serving
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Options, QueueFullError, Regex, Sampling

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.rounds import fresh, options, tokens
+from support.fakes.rounds import fresh, options, tokens
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.server.cluster.replica import Replica, Ticket, Update
 

@@ -14,8 +14,8 @@ import httpx2 as httpx
 import pytest
 
 from support.marks import slow_after
-from support.real_vocabulary import real_template
-from support.server import PLAIN_TEMPLATE, TEMPLATE, replying, serving
+from support.models.real_vocabulary import real_template
+from support.servers.scripted import PLAIN_TEMPLATE, TEMPLATE, replying, serving
 from trigraph.runtime import Engine, load
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate

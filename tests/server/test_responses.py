@@ -10,7 +10,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 
 CALL = "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
 WEATHER = {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_engine import assert_settled
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.fakes.engine import assert_settled
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 
 pytestmark = [
     pytest.mark.slow,

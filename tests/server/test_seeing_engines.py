@@ -13,11 +13,11 @@ from typing import Any
 import openai
 import pytest
 
-from support.dying_replicas import DyingReplicas
-from support.pictures import encode, pixels
-from support.seeing import SeeingPackages, picture, prompt_of
-from support.seeing_server import Seeing
-from support.server import serving
+from support.models.seeing import SeeingPackages, picture, prompt_of
+from support.pictures.pictures import encode, pixels
+from support.servers.dying_replicas import DyingReplicas
+from support.servers.scripted import serving
+from support.servers.seeing_server import Seeing
 from trigraph.runtime import Engine, Options, Receipt, Sampling, load
 from trigraph.runtime.images.prompt import prompt_with_images
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError

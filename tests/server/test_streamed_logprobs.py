@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.fake_engine import END, engine_of, scripted
-from support.fake_model import History
-from support.server import PLAIN_TEMPLATE, replying
+from support.fakes.engine import END, engine_of, scripted
+from support.fakes.model import History
+from support.servers.scripted import PLAIN_TEMPLATE, replying
 from trigraph.runtime.server.answer import EventStream
 from trigraph.runtime.server.app import App, ServedModel
 from trigraph.runtime.server.job import Job

@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, Field
 
-from support.constraints import accepts, random_text
-from support.fake_engine import engine_of, scripted
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.fakes.engine import engine_of, scripted
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
+from support.texts.constraints import accepts, random_text
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.parameter_text import searched
 from trigraph.runtime.server.reply_form import ReplyForm, ToolChoice, reply_form

@@ -6,7 +6,7 @@ import pytest
 
 from draft_sweep import Decoded, bench_drafts
 from draft_sweep import results as draft_results
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.runtime.bench import RequestOptions
 
 

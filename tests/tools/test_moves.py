@@ -8,7 +8,7 @@ from pathlib import Path
 import moves
 import pytest
 
-from support.moved import moved_between
+from support.requests.moved import moved_between
 
 
 def test_runs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

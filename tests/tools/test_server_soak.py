@@ -17,9 +17,9 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 import server_soak
 from hostile import KINDS, Attempt
 
-from support.fake_engine import VOCAB, engine_of
-from support.ray_cluster import MARK
-from support.server import serving
+from support.fakes.engine import VOCAB, engine_of
+from support.servers.ray_cluster import MARK
+from support.servers.scripted import serving
 from trigraph.runtime.server.settings import Settings
 
 CHEAP = [kind for kind in KINDS if kind not in ("huge", "slow", "schema", "grammar")]

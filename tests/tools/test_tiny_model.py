@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.losses import reference_losses
+from support.models.losses import reference_losses
 from trigraph.models.model import open_model
 from trigraph.models.reference import Reference
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import versus
-from support.packages import Packages
+from support.models.packages import Packages
 from tool import run_tool
 from trigraph.runtime.bench import BenchOptions, bench
 from versus import STEP_PEERS

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.package.external import load_graph
 from trigraph.models.errors import TrigraphError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from support.block_weights import known_weights, random_blocks
+from support.operators.block_weights import known_weights, random_blocks
 from trigraph.runtime.device.webgpu import blocks
 from trigraph.runtime.device.webgpu.blocks import LAYOUTS, repack
 

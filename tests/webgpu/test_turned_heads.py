@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.custom_ops.paged_attention.reference import _norm_rotate
 from trigraph.exporter.package.external import load_graph
 from trigraph.models.rope_scaling import parse_rope_scaling

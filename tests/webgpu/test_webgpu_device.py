@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
-from support.webgpu import plugin
+from support.devices.webgpu import plugin
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.choice import DEVICES, open_device
 from trigraph.runtime.device.webgpu import plugin as plugins

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto
 
-from support.packages import Packages
-from support.seeing import SeeingPackages, prompt_of
-from support.webgpu import plugin
+from support.devices.webgpu import plugin
+from support.models.packages import Packages
+from support.models.seeing import SeeingPackages, prompt_of
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.doctor.near import TOLERANCE, nearness

@@ -5,8 +5,9 @@ import pytest
 from ml_dtypes import bfloat16
 from onnx import TensorProto
 
-from support.block_weights import activations, weights
-from support.gdn_cases import (
+from support.devices.webgpu import run
+from support.operators.block_weights import activations, weights
+from support.operators.gdn_cases import (
     SMALL,
     STEPS,
     Rows,
@@ -18,8 +19,7 @@ from support.gdn_cases import (
     random_state,
     random_weights,
 )  # fmt: skip
-from support.operators import same_bits
-from support.webgpu import run
+from support.operators.run import same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State, Step, gated_delta_net
 from trigraph.models.tensor_types import FLOAT_TYPES, dequantize
 from trigraph.runtime.device.webgpu.blocks import LAYOUTS

@@ -23,9 +23,9 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.config import DEFAULT_WAITING
+from trigraph.runtime.engine.config import DEFAULT_WAITING
+from trigraph.runtime.engine.loading import load
 from trigraph.runtime.execution.threads import default_threads
-from trigraph.runtime.loading import load
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
 from trigraph.runtime.server.cluster.replica import Replica, Ticket, Update
 from trigraph.runtime.server.cluster.replicas import RayReplicas

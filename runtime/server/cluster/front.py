@@ -16,7 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 from ray.util.metrics import Gauge
 
-from trigraph.runtime.config import DEFAULT_WAITING
+from trigraph.runtime.engine.config import DEFAULT_WAITING
 from trigraph.runtime.server.app import App, ServedModel
 from trigraph.runtime.server.cluster.deployment import DRAIN_SECONDS, Deployed
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine

@@ -18,7 +18,7 @@ from trigraph.custom_ops import library_version
 from trigraph.models.errors import TrigraphError
 from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.requests.handle import Handle

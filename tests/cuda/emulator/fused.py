@@ -12,10 +12,10 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from support.attention_step import Heads, make_step
-from support.block_weights import activations, weights
-from support.operators import ONNX_TYPE, device, provider, same_bits
-from support.row_bits import portable_kernels
+from support.operators.attention_step import Heads, make_step
+from support.operators.block_weights import activations, weights
+from support.operators.row_bits import portable_kernels
+from support.operators.run import ONNX_TYPE, device, provider, same_bits
 from trigraph.custom_ops import DOMAIN
 from trigraph.runtime.device.cuda.fusion import fuse
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.expert_layer import Layer
-from support.operators import Operator, same_bits
-from support.row_bits import portable_kernels
+from support.operators.expert_layer import Layer
+from support.operators.row_bits import portable_kernels
+from support.operators.run import Operator, same_bits
 
 
 def test_they_are_asked_for() -> None:

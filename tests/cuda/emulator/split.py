@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from support.expert_layer import SHAPES, Layer, name_of
-from support.operators import ONNX_TYPE, device, provider, same_bits
-from support.row_bits import portable_kernels
+from support.operators.expert_layer import SHAPES, Layer, name_of
+from support.operators.row_bits import portable_kernels
+from support.operators.run import ONNX_TYPE, device, provider, same_bits
 from trigraph.custom_ops import DOMAIN, host_experts
 from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.device.parts.experts import CUDA_DOMAIN, SPLIT

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from support.block_weights import random_blocks
-from support.operators import ONNX_TYPE, device, provider, same_bits
+from support.operators.block_weights import random_blocks
+from support.operators.run import ONNX_TYPE, device, provider, same_bits
 from trigraph.custom_ops import DOMAIN, read_rows
 from trigraph.custom_ops.block_gather.reference import block_gather
 from trigraph.models.names import NGRAM_TABLE

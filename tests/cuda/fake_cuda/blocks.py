@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, kernels, unasked
+from support.devices.fake_cuda import FakeDevice, copied, count, kernels, unasked
 from trigraph.models.synth import write_synthetic_drafter
 from trigraph.runtime import Engine, load
 from trigraph.runtime.device.sampler import SamplingParameters

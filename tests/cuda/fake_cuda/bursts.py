@@ -1,7 +1,7 @@
 """Bursts of requests with idle times between them. Nothing is computed: only what is captured and replayed counts."""
 
-from support.fake_cuda import FakeDevice, count
-from support.packages import Packages
+from support.devices.fake_cuda import FakeDevice, count
+from support.models.packages import Packages
 from trigraph.runtime import Options, Sampling, load
 
 KINDS = [(1, 3, 0), (3, 5, 0), (2, 8, 3), (1, 12, 2), (3, 4, 1)]

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from support.fake_cuda import FakeDevice, count
-from support.packages import Packages
+from support.devices.fake_cuda import FakeDevice, count
+from support.models.packages import Packages
 from trigraph.runtime import Engine, load
 from trigraph.runtime.device.cuda import captures
 from trigraph.runtime.execution import sessions

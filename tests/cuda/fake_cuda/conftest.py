@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice
-from support.hollow import write_hollow
+from support.devices.fake_cuda import FakeDevice
+from support.models.hollow import write_hollow
 from trigraph.custom_ops import library_path
 from trigraph.runtime import Engine, load
 from trigraph.runtime.device.parts import moving_experts

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice
-from support.hollow import write_hollow
+from support.devices.fake_cuda import FakeDevice
+from support.models.hollow import write_hollow
 from trigraph.runtime import load
 
 ROWS = 64

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
-from support.packages import Packages
-from support.placed import budget_for, source_of
-from support.step_rows import rows_of_steps
+from support.devices.fake_cuda import FakeDevice, copied, count, events_of_verifies
+from support.devices.placed import budget_for, source_of
+from support.models.packages import Packages
+from support.requests.step_rows import rows_of_steps
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device.cuda.library import CudaLibrary

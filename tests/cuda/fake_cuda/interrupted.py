@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, count
-from support.packages import Packages
+from support.devices.fake_cuda import FakeDevice, count
+from support.models.packages import Packages
 from trigraph.custom_ops import library_path
 from trigraph.runtime import Engine, load
 from trigraph.runtime.device.cuda import captures

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, count
-from support.hollow import write_hollow
+from support.devices.fake_cuda import FakeDevice, count
+from support.models.hollow import write_hollow
 from trigraph.runtime import Engine, load
 from trigraph.runtime.requests.stats import peak_memory
 from trigraph.runtime.state.sequence import Sequence

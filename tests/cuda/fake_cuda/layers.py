@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, events_of_verifies, waits_of_a_round
-from support.moved import asked, moved_between
-from support.packages import Packages
-from support.placed import budget_for_layers, host_layers, source_of, weights_of_package
-from support.promise import sequence_bits
-from support.seeing import SeeingPackages, prompt_of
-from support.step_rows import rows_of_steps
+from support.devices.fake_cuda import FakeDevice, copied, count, events_of_verifies, waits_of_a_round
+from support.devices.placed import budget_for_layers, host_layers, source_of, weights_of_package
+from support.models.packages import Packages
+from support.models.seeing import SeeingPackages, prompt_of
+from support.requests.moved import asked, moved_between
+from support.requests.promise import sequence_bits
+from support.requests.step_rows import rows_of_steps
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache.session_file import SessionFile
-from trigraph.runtime.config import EngineConfig
+from trigraph.runtime.engine.config import EngineConfig
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from support.moved import asked, moved_between
-from support.packages import Packages
-from support.placed import budget_for
+from support.devices.placed import budget_for
+from support.models.packages import Packages
+from support.requests.moved import asked, moved_between
 from trigraph.runtime import load
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count
-from support.packages import Packages
-from support.placed import budget_for, budget_for_layers, source_of
-from support.step_rows import rows_of_steps
+from support.devices.fake_cuda import FakeDevice, copied, count
+from support.devices.placed import budget_for, budget_for_layers, source_of
+from support.models.packages import Packages
+from support.requests.step_rows import rows_of_steps
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device.parts import moving_experts

@@ -8,9 +8,9 @@ from typing import Any
 import onnx
 import pytest
 
-from support.drafters import Drafters
-from support.packages import Packages
-from support.seeing import SeeingPackages
+from support.models.drafters import Drafters
+from support.models.packages import Packages
+from support.models.seeing import SeeingPackages
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.mapped_weights import MappedWeights

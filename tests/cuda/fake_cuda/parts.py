@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, events_of_verifies, waits_of_a_round
-from support.moved import asked, moved_between
-from support.packages import Packages
-from support.placed import budget_for_layers, host_layers, parts_of
-from support.step_rows import rows_of_steps
+from support.devices.fake_cuda import FakeDevice, copied, count, events_of_verifies, waits_of_a_round
+from support.devices.placed import budget_for_layers, host_layers, parts_of
+from support.models.packages import Packages
+from support.requests.moved import asked, moved_between
+from support.requests.step_rows import rows_of_steps
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.config import EngineConfig
 from trigraph.runtime.device.cuda.device import CudaDevice
 from trigraph.runtime.device.cuda.weight_source import CudaWeightSource
+from trigraph.runtime.engine.config import EngineConfig
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from support.packages import Packages
-from support.random_requests import requests_of
-from support.receipted import SHORT_CONTEXT, completions, shortened
+from support.models.packages import Packages
+from support.requests.random_requests import requests_of
+from support.requests.receipted import SHORT_CONTEXT, completions, shortened
 from trigraph.runtime import load
 
 COUNT = int(os.environ.get("TRIGRAPH_RECEIPTS", "8"))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count, unasked
+from support.devices.fake_cuda import FakeDevice, copied, count, unasked
 from trigraph.runtime import Engine
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.execution.device_executor import DeviceExecutor

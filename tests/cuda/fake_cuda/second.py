@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, count
-from support.moved import moved_between
-from support.packages import Packages
+from support.devices.fake_cuda import FakeDevice, count
+from support.models.packages import Packages
+from support.requests.moved import moved_between
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed

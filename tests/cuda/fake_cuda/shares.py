@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from support.fake_cuda import FakeDevice
-from support.packages import Packages
+from support.devices.fake_cuda import FakeDevice
+from support.models.packages import Packages
 from trigraph.runtime import Options, Sampling, load
 from trigraph.runtime.device.cuda.library import CudaLibrary
 from trigraph.runtime.execution.sessions import Binding, SessionGraph

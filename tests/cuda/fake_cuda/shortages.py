@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice
-from support.packages import Packages
-from support.placed import budget_for, source_of
+from support.devices.fake_cuda import FakeDevice
+from support.devices.placed import budget_for, source_of
+from support.models.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 

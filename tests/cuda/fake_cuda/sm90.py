@@ -1,6 +1,6 @@
 """Kernels for sm_90 alone take the place of others where TRIGRAPH_SM90_KERNELS=1 asks for them."""
 
-from support.fake_cuda import FakeDevice, kernels
+from support.devices.fake_cuda import FakeDevice, kernels
 from trigraph.runtime import Engine
 
 

@@ -7,7 +7,7 @@ import gpu
 import pytest
 
 from gpu_session import Session
-from support.hollow import write_hollow
+from support.models.hollow import write_hollow
 
 FEW = 4
 SECONDS = 5

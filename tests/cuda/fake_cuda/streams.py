@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count
-from support.placed import budget_for
-from support.promise import draft_chains, row_bits
-from support.small_streams import write_streams
+from support.devices.fake_cuda import FakeDevice, copied, count
+from support.devices.placed import budget_for
+from support.models.small_streams import write_streams
+from support.requests.promise import draft_chains, row_bits
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.exporter.package.external import load_graph
 from trigraph.models.synth import write_synthetic

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count
-from support.packages import Packages
-from support.promise import draft_chains
-from support.seeing import SeeingPackages, prompt_of
+from support.devices.fake_cuda import FakeDevice, copied, count
+from support.models.packages import Packages
+from support.models.seeing import SeeingPackages, prompt_of
+from support.requests.promise import draft_chains
 from trigraph.runtime import Engine, Options, Sampling, load
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

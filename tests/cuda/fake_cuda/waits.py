@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.fake_cuda import FakeDevice, count
-from support.packages import Packages
+from support.devices.fake_cuda import FakeDevice, count
+from support.models.packages import Packages
 from trigraph.runtime import Options, Sampling, load
 
 ROUNDS = 40

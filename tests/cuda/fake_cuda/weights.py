@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.fake_cuda import FakeDevice
+from support.devices.fake_cuda import FakeDevice
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime import load
 from trigraph.runtime.device.cuda import weights

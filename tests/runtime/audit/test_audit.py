@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.audited_server import AuditedServer, Body, running, text_of
 from support.command import Run
+from support.servers.audited_server import AuditedServer, Body, running, text_of
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.audit import Client, Plan, Report, audit
 from trigraph.runtime.audit.answer import Answer

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from support.dying_replicas import DyingReplicas
-from support.packages import Make
-from support.server import serving
+from support.models.packages import Make
+from support.servers.dying_replicas import DyingReplicas
+from support.servers.scripted import serving
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import load
 from trigraph.runtime.audit import Client, Plan, Report, audit

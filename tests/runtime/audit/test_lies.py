@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.audited_server import running
-from support.lies import IDLE, LIES, PLAN, Lie
+from support.servers.audited_server import running
+from support.servers.lies import IDLE, LIES, PLAN, Lie
 from trigraph.runtime.audit import Client, Report, audit
 from trigraph.runtime.audit.asking import Asking
 from trigraph.runtime.audit.page import write_page

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.fake_engine import VOCAB, engine_of
-from support.fake_model import chaotic
+from support.fakes.engine import VOCAB, engine_of
+from support.fakes.model import chaotic
 from support.machine import MACHINE
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
@@ -27,7 +27,7 @@ from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.requests.draft_length import FixedLength
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import decode
+from trigraph.runtime.scheduler.speculation import decode
 
 
 def test_distinct_experts(packages: Packages, operator_library: Path) -> None:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from support.machine import MACHINE
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.custom_ops.cost import Cost, Node, Tensor, Workload
 from trigraph.custom_ops.registry import operators
 from trigraph.exporter import read_manifest

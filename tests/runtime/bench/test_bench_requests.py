@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from support.command import Run, assert_one_line_error
-from support.fake_engine import VOCAB, engine_of
-from support.fake_model import chaotic
+from support.fakes.engine import VOCAB, engine_of
+from support.fakes.model import chaotic
 from support.machine import MACHINE
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench import BenchOptions, RequestOptions, RequestReport, bench, bench_requests
 from trigraph.runtime.bench.bandwidth import Bandwidth

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.fake_engine import METADATA, VOCAB, engine_of
-from support.fake_model import chaotic
-from support.llama_oracle import Llama, log_softmax
-from support.packages import Packages
-from support.prompts import PROMPTS
-from support.transformers_oracle import load_transformers, run_trunk
+from support.fakes.engine import METADATA, VOCAB, engine_of
+from support.fakes.model import chaotic
+from support.models.packages import Packages
+from support.oracles.llama import Llama, log_softmax
+from support.oracles.transformers import load_transformers, run_trunk
+from support.texts.prompts import PROMPTS
 from trigraph.models import open_model
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.fake_engine import METADATA, VOCAB, engine_of
-from support.fake_model import chaotic
-from support.llama_oracle import log_softmax
+from support.fakes.engine import METADATA, VOCAB, engine_of
+from support.fakes.model import chaotic
+from support.oracles.llama import log_softmax
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine

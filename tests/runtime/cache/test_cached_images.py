@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.seeing import SeeingPackages, Seen, picture, prompt_of
+from support.models.seeing import SeeingPackages, Seen, picture, prompt_of
 from trigraph.models.errors import TrigraphError
 from trigraph.models.rope_positions import ImageSpan
 from trigraph.runtime import Engine, Options, Sampling, load

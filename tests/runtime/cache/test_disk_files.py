@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cached_prompts import compute
-from support.disk_program import Program, files, lengths
-from support.fake_model import FakeGraph
-from support.fake_steps import free, make, text
-from support.sessions import MODEL
+from support.fakes.model import FakeGraph
+from support.fakes.steps import free, make, text
+from support.requests.cached_prompts import compute
+from support.requests.disk_program import Program, files, lengths
+from support.requests.sessions import MODEL
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache import disk_tier, kv_pages, tensor_file
 from trigraph.runtime.cache.session_file import SessionFile

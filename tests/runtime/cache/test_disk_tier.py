@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from support.cached_prompts import compute
-from support.disk_program import Program, files, lengths
-from support.fake_model import FakeModel
-from support.fake_steps import make, text
-from support.sessions import MODEL
+from support.fakes.model import FakeModel
+from support.fakes.steps import make, text
+from support.requests.cached_prompts import compute
+from support.requests.disk_program import Program, files, lengths
+from support.requests.sessions import MODEL
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 

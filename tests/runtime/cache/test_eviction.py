@@ -9,9 +9,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-from support.cached_prompts import compute
-from support.fake_model import FakeGraph
-from support.fake_steps import make, text
+from support.fakes.model import FakeGraph
+from support.fakes.steps import make, text
+from support.requests.cached_prompts import compute
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 
 THOUSAND = 62

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.real_vocabulary import real_metadata, real_template
-from support.replies import TOOLS
+from support.models.real_vocabulary import real_metadata, real_template
+from support.servers.replies import TOOLS
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.cache.next_turn import next_turn_checkpoints, next_turns
 from trigraph.runtime.cache.prefix import common_prefix

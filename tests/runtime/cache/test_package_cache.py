@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import trigraph.exporter
-from support.random_gguf import write_random
+from support.models.random_gguf import write_random
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.package_cache import cached_package, exported_models, sweep
+from trigraph.runtime.engine.package_cache import cached_package, exported_models, sweep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users and modes are POSIX")
 
@@ -93,7 +93,9 @@ def test_a_cache_that_was_filled_and_cannot_be_written(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     entry = cached_package(source, ExportOptions())
     with monkeypatch.context() as patch:
-        patch.setattr("trigraph.runtime.package_cache.check_writable", lambda path: pytest.fail("nothing to make"))
+        patch.setattr(
+            "trigraph.runtime.engine.package_cache.check_writable", lambda path: pytest.fail("nothing to make")
+        )
         assert cached_package(source, ExportOptions()) == entry
     assert not entry.notices and not any(temporary.iterdir())
 
@@ -107,7 +109,7 @@ def another_exporter(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def another_patch_version(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr("trigraph.runtime.package_cache.library_version", lambda: "0.1.99")
+    monkeypatch.setattr("trigraph.runtime.engine.package_cache.library_version", lambda: "0.1.99")
 
 
 def another_contract(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

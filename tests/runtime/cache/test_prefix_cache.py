@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from support.cached_prompts import compute
-from support.fake_model import FakeModel, chaotic, mostly_right
-from support.fake_steps import VOCAB, check, free, make, text
-from support.sessions import MODEL
+from support.fakes.model import FakeModel, chaotic, mostly_right
+from support.fakes.steps import VOCAB, check, free, make, text
+from support.requests.cached_prompts import compute
+from support.requests.sessions import MODEL
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.session_file import SessionFile

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.fake_engine import END, METADATA, assert_settled, engine_of, scripted
-from support.fake_model import FakeModel, chaotic, mostly_right
+from support.fakes.engine import END, METADATA, assert_settled, engine_of, scripted
+from support.fakes.model import FakeModel, chaotic, mostly_right
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
-from trigraph.runtime.model import Model
+from trigraph.runtime.scheduler.model import Model
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 VOCAB = len(METADATA["tokenizer.ggml.tokens"])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from support.fake_model import FakeModel, chaotic, mostly_right
+from support.fakes.model import FakeModel, chaotic, mostly_right
 from support.interrupts import Interrupts
-from support.sessions import MODEL, resume, save
+from support.requests.sessions import MODEL, resume, save
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.session_file import SessionFile

@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.fake_model import FakeModel
-from support.fake_steps import check, free, make, text
+from support.fakes.model import FakeModel
+from support.fakes.steps import check, free, make, text
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.execution.steps import Steps

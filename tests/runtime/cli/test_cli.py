@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.fake_engine import TEMPLATE
-from support.random_gguf import write_random
+from support.fakes.engine import TEMPLATE
+from support.models.random_gguf import write_random
 
 
 def test_help_and_version(trigraph: Run) -> None:

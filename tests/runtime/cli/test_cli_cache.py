@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.random_gguf import write_random
+from support.models.random_gguf import write_random
 from trigraph.models.errors import TrigraphError
 
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.pictures import encode, pixels
-from support.seeing import SeeingPackages
+from support.models.seeing import SeeingPackages
+from support.pictures.pictures import encode, pixels
 from trigraph.runtime.cli.console import stream
 
 GREEDY = ("--temp", 0, "-n", 6, "-t", 1, "-c", 2048)

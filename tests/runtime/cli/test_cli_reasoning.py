@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.thinking_engine import thinking_engine
+from support.fakes.thinking_engine import thinking_engine
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.cli.console import stream

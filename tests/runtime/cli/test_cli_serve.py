@@ -9,10 +9,10 @@ import httpx2 as httpx
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.fake_engine import TEMPLATE, engine_of
-from support.rounds import LOGITS
-from support.server import replying, serving
-from support.thinking_engine import thinking_engine
+from support.fakes.engine import TEMPLATE, engine_of
+from support.fakes.rounds import LOGITS
+from support.fakes.thinking_engine import thinking_engine
+from support.servers.scripted import replying, serving
 from trigraph.runtime import Engine
 from trigraph.runtime.server.settings import Settings
 

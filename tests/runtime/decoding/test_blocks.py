@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.fake_blocks import BLOCK, KINDS, FakeBlocks, drafter_config
-from support.fake_device import device_executor
-from support.fake_engine import GREEDY, VOCAB, engine_of, scripted
-from support.fake_model import FakeModel, FakeStep, History, chaotic
-from support.rounds import LOGITS, alone
+from support.fakes.blocks import BLOCK, KINDS, FakeBlocks, drafter_config
+from support.fakes.device import device_executor
+from support.fakes.engine import GREEDY, VOCAB, engine_of, scripted
+from support.fakes.model import FakeModel, FakeStep, History, chaotic
+from support.fakes.rounds import LOGITS, alone
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.drafting.choice import Candidates, Governor

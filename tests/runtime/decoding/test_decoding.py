@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from support.fake_device import FakeSampler, device_executor
-from support.fake_engine import END, GREEDY, METADATA
-from support.fake_model import FakeModel, chaotic, mostly_right
-from support.packages import Packages
-from support.prompts import PROMPTS
+from support.fakes.device import FakeSampler, device_executor
+from support.fakes.engine import END, GREEDY, METADATA
+from support.fakes.model import FakeModel, chaotic, mostly_right
+from support.models.packages import Packages
+from support.texts.prompts import PROMPTS
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Options, load
 from trigraph.runtime.drafting.acceptance import Acceptance
@@ -21,7 +21,7 @@ from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.draft_length import AdaptiveLength, FixedLength
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import decode, decode_round
+from trigraph.runtime.scheduler.speculation import decode, decode_round
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 VOCAB = 23

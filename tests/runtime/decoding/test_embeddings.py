@@ -12,8 +12,8 @@ import httpx2 as httpx
 import numpy as np
 import pytest
 
-from support.llama_oracle import Llama
-from support.server import serving
+from support.oracles.llama import Llama
+from support.servers.scripted import serving
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, TrigraphError, load
 from trigraph.runtime.server.settings import Settings

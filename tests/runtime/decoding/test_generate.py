@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support import chat_engine
-from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, assert_settled, engine_of, scripted
-from support.fake_model import History, chaotic, mostly_right
+from support.fakes import chat_engine
+from support.fakes.engine import END, GREEDY, TEMPLATE, VOCAB, assert_settled, engine_of, scripted
+from support.fakes.model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling
 from trigraph.runtime.text import tokenizer

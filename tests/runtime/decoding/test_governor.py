@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.fake_machine import (
+from support.fakes.machine import (
     DENSE,
     EXPERTS,
     GPU,

@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from support.constraints import accepts
-from support.fake_engine import GREEDY, assert_settled, engine_of, scripted
-from support.fake_model import History, chaotic
+from support.fakes.engine import GREEDY, assert_settled, engine_of, scripted
+from support.fakes.model import History, chaotic
+from support.texts.constraints import accepts
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Grammar, Options, Regex, Sampling
 from trigraph.runtime.sampling import guidance

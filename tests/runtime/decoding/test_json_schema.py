@@ -19,8 +19,8 @@ import pydantic
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
-from support.constraints import accepts, random_text
-from support.fake_engine import engine_of, scripted
+from support.fakes.engine import engine_of, scripted
+from support.texts.constraints import accepts, random_text
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import JsonSchema
 from trigraph.runtime.sampling.guide import Guide

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.fake_engine import VOCAB as VOCAB_OF_BYTES
-from support.fake_engine import engine_of
+from support.fakes.engine import VOCAB as VOCAB_OF_BYTES
+from support.fakes.engine import engine_of
 from trigraph.runtime import Options, Sampling
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.sampling import draws

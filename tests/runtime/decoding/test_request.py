@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from support.fake_engine import GREEDY, engine_of, scripted
+from support.fakes.engine import GREEDY, engine_of, scripted
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Grammar, JsonSchema, Options, Regex, Sampling
 

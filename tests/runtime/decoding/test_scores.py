@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.llama_oracle import Llama
+from support.oracles.llama import Llama
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load

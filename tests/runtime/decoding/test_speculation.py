@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.packages import Packages
-from support.prompts import PROMPTS
+from support.models.packages import Packages
+from support.texts.prompts import PROMPTS
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.requests.stats import Stats
 

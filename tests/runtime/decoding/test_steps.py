@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from support.fake_steps import VOCAB, check, free, make, text
+from support.fakes.steps import VOCAB, check, free, make, text
 from trigraph.models.errors import TrigraphError
 
 

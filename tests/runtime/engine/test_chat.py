@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chat_engine import (
+from support.fakes.chat_engine import (
     OPTIONS,
     PLAIN,
     QUESTIONS,
@@ -17,14 +17,14 @@ from support.chat_engine import (
     prefilled,
     random_engine,
 )
-from support.fake_engine import assert_settled
+from support.fakes.engine import assert_settled
 from support.marks import slow_after
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.chat import Terminal
-from trigraph.runtime.model import Model
+from trigraph.runtime.engine.chat import Conversation, Reply
+from trigraph.runtime.scheduler.model import Model
 
 
 def common(a: Iterable[int], b: Iterable[int]) -> int:

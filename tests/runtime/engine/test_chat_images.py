@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.pictures import encode, pixels
-from support.seeing import SeeingPackages
+from support.models.seeing import SeeingPackages
+from support.pictures.pictures import encode, pixels
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.chat import Reply
+from trigraph.runtime.engine.chat import Reply
 from trigraph.runtime.images.prompt import placed, prompt_with_images, without_images
 from trigraph.runtime.text.template import ChatTemplate
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.command import Run, assert_one_line_error
-from support.drafters import drafter_of
-from support.random_gguf import write_random
+from support.models.drafters import drafter_of
+from support.models.random_gguf import write_random
 from trigraph.exporter import ExportOptions, read_manifest
 from trigraph.models.drafter.geometries import drafter_geometry
 from trigraph.models.errors import TrigraphError
@@ -17,8 +17,8 @@ from trigraph.runtime import Options, Sampling, load
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.device.device import Device
+from trigraph.runtime.engine.package_cache import cached_package
 from trigraph.runtime.execution import parts
-from trigraph.runtime.package_cache import cached_package
 
 GREEDY = Options(Sampling(temperature=0), max_tokens=24, ignore_eos=True)
 

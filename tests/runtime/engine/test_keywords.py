@@ -12,10 +12,10 @@ import pytest
 from pydantic import BaseModel
 
 import trigraph
-from support.fake_engine import GREEDY, engine_of, scripted
+from support.fakes.engine import GREEDY, engine_of, scripted
 from trigraph import Engine, EngineConfig, JsonSchema, Options, Sampling, TrigraphError
 from trigraph.models.tiny import TINY_GGUF
-from trigraph.runtime.config import Settings
+from trigraph.runtime.engine.config import Settings
 from trigraph.runtime.requests.keywords import Keywords, asked
 
 PROMPT = list(b"Why?")
@@ -50,7 +50,7 @@ def test_what_is_asked() -> None:
 
 
 def test_a_model_that_suggests_greedy_choice_keeps_it(operator_library: Path, tmp_path: Path) -> None:
-    from support.random_gguf import changed
+    from support.models.random_gguf import changed
 
     def greedy(pairs: dict[str, Any], tensors: dict[str, Any]) -> None:
         pairs["general.sampling.temp"] = 0.0

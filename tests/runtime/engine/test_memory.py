@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from support.command import assert_one_line_error, run_command
-from support.fake_engine import assert_settled
+from support.fakes.engine import assert_settled
 from trigraph.exporter import ExportOptions, export, is_package
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from support.small_streams import last_logits, write_streams
+from support.models.small_streams import last_logits, write_streams
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.model import open_model
 from trigraph.models.streams import ngram_rows

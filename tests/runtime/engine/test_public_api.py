@@ -11,7 +11,7 @@ from importlib.metadata import version
 import pytest
 
 import trigraph
-from support.fake_engine import GREEDY, engine_of, scripted
+from support.fakes.engine import GREEDY, engine_of, scripted
 from trigraph.runtime.api import __all__ as public
 
 TEXT = b"the sky is blue"

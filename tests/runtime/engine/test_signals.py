@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command import READY_COMMAND
-from support.fake_engine import assert_settled
+from support.fakes.engine import assert_settled
 from support.interrupts import Interrupts
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.runtime import Options, Sampling, load

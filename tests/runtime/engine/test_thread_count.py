@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling, load
 from trigraph.runtime.execution.threads import choose_threads, default_threads

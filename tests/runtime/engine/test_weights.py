@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from support.packages import Packages
+from support.models.packages import Packages
 from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load

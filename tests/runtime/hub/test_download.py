@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command import Run, assert_one_line_error, run_command
-from support.hub_server import Hub, hub_server
+from support.servers.hub_server import Hub, hub_server
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.hub.download import download
 from trigraph.runtime.hub.given import GivenModel, downloaded

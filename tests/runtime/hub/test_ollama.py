@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from support.command import assert_one_line_error, run_command
-from support.ollama_files import as_published
-from support.random_gguf import write_random
+from support.models.ollama_files import as_published
+from support.models.random_gguf import write_random
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.runtime.hub.ollama import OllamaName, find, stored

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from support.pictures import encode, every_kind, oriented, pixels
+from support.pictures.pictures import encode, every_kind, oriented, pixels
 from trigraph.models.errors import TrigraphError
 from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.images import decoder as decoder_module

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from support.pictures import encode, every_kind, pixels
+from support.pictures.pictures import encode, every_kind, pixels
 from trigraph.models.vision.config import VisionConfig
 from trigraph.models.vision.grid import patch_places
 from trigraph.runtime.images import decoder_process

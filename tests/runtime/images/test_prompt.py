@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.image_prompts import hf_processor, hf_prompt
-from support.pictures import pixels
-from support.real_vocabulary import real_metadata, real_template
+from support.models.real_vocabulary import real_metadata, real_template
+from support.pictures.image_prompts import hf_processor, hf_prompt
+from support.pictures.pictures import pixels
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.rope_positions import ImageSpan

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.pictures import encode, every_kind, oriented, pixels
+from support.pictures.pictures import encode, every_kind, oriented, pixels
 from trigraph.models.errors import TrigraphError
 from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.images.decoder import ImageError

@@ -11,12 +11,12 @@ import openai
 import pytest
 from PIL import Image
 
-from support.fake_engine import END
-from support.image_prompts import hf_processor, hf_prompt
-from support.pictures import encode, pixels
-from support.real_vocabulary import real_metadata, real_template
-from support.seeing_server import Seeing
-from support.server import serving
+from support.fakes.engine import END
+from support.models.real_vocabulary import real_metadata, real_template
+from support.pictures.image_prompts import hf_processor, hf_prompt
+from support.pictures.pictures import encode, pixels
+from support.servers.scripted import serving
+from support.servers.seeing_server import Seeing
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.server.settings import Settings

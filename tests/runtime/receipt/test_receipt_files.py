@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from gguf import GGUFReader
 
-from support.hostile_grammars import fan
+from support.texts.hostile_grammars import fan
 from trigraph.exporter import read_manifest
 from trigraph.models.decode import decode
 from trigraph.models.errors import TrigraphError

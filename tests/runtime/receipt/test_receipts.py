@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.rounds import finish, queued, run_round
+from support.fakes.rounds import finish, queued, run_round
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, JsonSchema, Options, Receipt, Regex, Sampling, load
 from trigraph.runtime.receipt.receipt import logits_sha256, row_digits

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from support.command import Run
-from support.pictures import encode, pixels
-from support.seeing import SeeingPackages, picture, prompt_of
+from support.models.seeing import SeeingPackages, picture, prompt_of
+from support.pictures.pictures import encode, pixels
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Receipt, Sampling, load
 from trigraph.runtime.receipt.shown import Shown, ShownImage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.record_receipts import RECORDED, SAMPLINGS
+from support.requests.record_receipts import RECORDED, SAMPLINGS
 from trigraph.exporter.package.manifest import CONTRACT_VERSION
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Receipt, load

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
-from trigraph.runtime.model import Scheduling
 from trigraph.runtime.scheduler.admission import Admission
+from trigraph.runtime.scheduler.model import Scheduling
 
 
 def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = None, room: int = 16) -> int:

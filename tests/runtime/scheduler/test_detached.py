@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from support.moved import PROMPTS, asked, moved_between
-from support.rounds import finish, fresh, options, queued, run_round, tokens
+from support.fakes.rounds import finish, fresh, options, queued, run_round, tokens
+from support.requests.moved import PROMPTS, asked, moved_between
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, load

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from support.fake_engine import assert_settled
-from support.rounds import alone, fresh, options, tokens
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import alone, fresh, options, tokens
 from trigraph.models.errors import TrigraphError
 
 LIMIT = 60

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import assert_settled
-from support.rounds import alone, fresh, options, tokens
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import alone, fresh, options, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
 from trigraph.runtime.requests.handle import Handle
@@ -277,7 +277,7 @@ def test_a_forked_child_gets_an_error_at_once(used: bool) -> None:
 
 PROGRAM = """\
 import sys, threading, time
-from support.rounds import fresh, options, tokens
+from support.fakes.rounds import fresh, options, tokens
 engine, model = fresh(context=60000)
 model.watch = lambda graph, pieces: time.sleep(0.002)
 def read():

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.fake_engine import assert_settled
-from support.rounds import alone, fresh, options, queued, run_round, scheduler, steady, tokens
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import alone, fresh, options, queued, run_round, scheduler, steady, tokens
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.scheduler.order import count_delays, in_order
 

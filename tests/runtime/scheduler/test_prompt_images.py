@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.seeing import SeeingPackages, picture, prompt_of
+from support.models.seeing import SeeingPackages, picture, prompt_of
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.images.prompt import ImagePrompt

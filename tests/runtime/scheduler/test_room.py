@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from support.fake_engine import END, GREEDY, VOCAB, assert_settled, engine_of
-from support.fake_model import PAGE, History
-from support.rounds import queued, run_round, steady
+from support.fakes.engine import END, GREEDY, VOCAB, assert_settled, engine_of
+from support.fakes.model import PAGE, History
+from support.fakes.rounds import queued, run_round, steady
 from trigraph.runtime import Options
 from trigraph.runtime.requests.handle import Handle
 

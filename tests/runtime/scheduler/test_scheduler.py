@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from support.fake_engine import assert_settled
-from support.rounds import (
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import (
     CONTEXT,
     alone,
     cut_text,

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.fake_engine import assert_settled
-from support.rounds import alone, asked, finish, fresh, options, queued, run_round, scheduler, steady, tokens
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import alone, asked, finish, fresh, options, queued, run_round, scheduler, steady, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.device.memory import RetryError

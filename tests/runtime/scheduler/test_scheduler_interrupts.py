@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.fake_engine import assert_settled
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import alone, cut_text, fresh, options, tokens
 from support.interrupts import Interrupts
-from support.rounds import alone, cut_text, fresh, options, tokens
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
 

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from support.fake_engine import assert_settled
-from support.rounds import CONTEXT, alone, finish, fresh, options, queued, run_round, scheduler, tokens
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import CONTEXT, alone, finish, fresh, options, queued, run_round, scheduler, tokens
 from trigraph.runtime import Options
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.request import Request

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from support.fake_engine import assert_settled
-from support.rounds import alone, cut_text, fresh, options, tokens
+from support.fakes.engine import assert_settled
+from support.fakes.rounds import alone, cut_text, fresh, options, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, QueueFullError
 from trigraph.runtime.requests.handle import Handle

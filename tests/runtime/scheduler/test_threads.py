@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_engine import TEMPLATE, VOCAB, assert_settled, engine_of
-from support.fake_model import chaotic, mostly_right
+from support.fakes.engine import TEMPLATE, VOCAB, assert_settled, engine_of
+from support.fakes.model import chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.rounds import finish, fresh, options, queued, run_round, tokens
+from support.fakes.rounds import finish, fresh, options, queued, run_round, tokens
 from trigraph.runtime import Engine, Options, load
 from trigraph.runtime.device.device import Device
 

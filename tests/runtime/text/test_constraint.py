@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.constraints import CONSTRAINTS, LARK, keeps_to
-from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripted
-from support.fake_model import FakeStep, chaotic
+from support.fakes.engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripted
+from support.fakes.model import FakeStep, chaotic
+from support.texts.constraints import CONSTRAINTS, LARK, keeps_to
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Grammar, JsonSchema, Options, Regex, Sampling, load
 from trigraph.runtime.sampling.constraint import Constraint

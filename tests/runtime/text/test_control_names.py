@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import END, METADATA
-from support.real_vocabulary import SIZES, real_metadata, real_template
+from support.fakes.engine import END, METADATA
+from support.models.real_vocabulary import SIZES, real_metadata, real_template
 from trigraph.models.tokenizer import special_tokens, tokenizer_json
 from trigraph.runtime.text.control_names import MARK, ControlNames
 from trigraph.runtime.text.template import ChatTemplate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.real_vocabulary import real_template
+from support.models.real_vocabulary import real_template
 from trigraph.runtime.text.efforts import EFFORTS, efforts_note, nearest_effort
 from trigraph.runtime.text.template import ChatTemplate
 

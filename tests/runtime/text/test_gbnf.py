@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from support.constraints import accepts
-from support.fake_engine import engine_of, scripted
-from support.llama_grammar import llama_accepts
+from support.fakes.engine import engine_of, scripted
+from support.oracles.llama_grammar import llama_accepts
+from support.texts.constraints import accepts
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Grammar
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import engine_of, scripted
-from support.hostile_grammars import GRAMMARS, WITHIN, chain, fan, rules
+from support.fakes.engine import engine_of, scripted
+from support.texts.hostile_grammars import GRAMMARS, WITHIN, chain, fan, rules
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Grammar, JsonSchema, Regex
 from trigraph.runtime.limited.process import LimitedProcess

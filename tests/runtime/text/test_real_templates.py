@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.real_vocabulary import real_template
-from support.replies import TOOLS
+from support.models.real_vocabulary import real_template
+from support.servers.replies import TOOLS
 from trigraph.runtime.text.reply import assistant_message
 from trigraph.runtime.text.reply_parser import ReplyFormat
 from trigraph.runtime.text.template import ChatTemplate

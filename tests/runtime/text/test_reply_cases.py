@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from support.reply_cases import TOOLS, Case, cuts, expected, hermes_calls, prose, shown, values
+from support.servers.reply_cases import TOOLS, Case, cuts, expected, hermes_calls, prose, shown, values
 from trigraph.runtime.text.reply import Event
 from trigraph.runtime.text.reply_parser import ReplyParser
 

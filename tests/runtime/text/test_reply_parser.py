@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import Environment
 
-from support.replies import JSON, PLAIN, TOOLS, WEATHER, WEATHER_JSON, XML
+from support.servers.replies import JSON, PLAIN, TOOLS, WEATHER, WEATHER_JSON, XML
 from trigraph.runtime.text.lexemes import Ending
 from trigraph.runtime.text.reply import Arguments, CallBegun, Content, Event, Reasoning, assistant_message
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.replies import JSON, XML
-from support.reply_cases import TOOLS
+from support.servers.replies import JSON, XML
+from support.servers.reply_cases import TOOLS
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser
 
 _VALUE = "<tool_call>\n<function=write>\n<parameter=content>\n"

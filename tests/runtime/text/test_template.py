@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from support.fake_engine import TEMPLATE
-from support.replies import TOOLS
+from support.fakes.engine import TEMPLATE
+from support.servers.replies import TOOLS
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.text import template_process
 from trigraph.runtime.text.control_names import MARK, ControlNames

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_engine import END, METADATA, THINK
+from support.fakes.engine import END, METADATA, THINK
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.tokenizer import tokenizer_json

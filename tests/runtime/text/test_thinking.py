@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.fake_engine import END, METADATA, THINK
-from support.fake_model import FakeModel, History, chaotic, mostly_right
-from support.thinking_engine import CLOSE, VOCAB, VOCABULARY
+from support.fakes.engine import END, METADATA, THINK
+from support.fakes.model import FakeModel, History, chaotic, mostly_right
+from support.fakes.thinking_engine import CLOSE, VOCAB, VOCABULARY
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, JsonSchema, Options, Regex, Sampling
-from trigraph.runtime.model import Model
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.thought import Thought, ThoughtTokens
+from trigraph.runtime.scheduler.model import Model
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")

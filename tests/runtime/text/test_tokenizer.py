@@ -14,9 +14,9 @@ import pytest
 from tokenizers import Tokenizer, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 
-from support.gguf_bytes import Entry
-from support.llama_oracle import Llama
-from support.random_gguf import changed
+from support.models.gguf_bytes import Entry
+from support.models.random_gguf import changed
+from support.oracles.llama import Llama
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.synth.vocabulary import make_vocabulary

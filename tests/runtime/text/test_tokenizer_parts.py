@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import END, METADATA
-from support.real_vocabulary import SIZES, real_metadata
+from support.fakes.engine import END, METADATA
+from support.models.real_vocabulary import SIZES, real_metadata
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import special_tokens, tokenizer_json
 from trigraph.runtime.text import cuts, kept_ids

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.replies import XML
+from support.servers.replies import XML
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.text.argument_values import typed
 from trigraph.runtime.text.reply_parser import ReplyParser

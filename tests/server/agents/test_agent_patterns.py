@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.chat_engine import OPTIONS, QUESTIONS, SYSTEM, TEMPLATES, engine_of
+from support.fakes.chat_engine import OPTIONS, QUESTIONS, SYSTEM, TEMPLATES, engine_of
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt

@@ -11,8 +11,8 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from support.api_prompts import job, prompt
-from support.server import PLAIN_TEMPLATE, replying, serving
+from support.servers.api_prompts import job, prompt
+from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.openai.custom_input import CustomInput, custom_input

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from support.api_prompts import job, prompt
-from support.real_vocabulary import real_template
-from support.server import replying
+from support.models.real_vocabulary import real_template
+from support.servers.api_prompts import job, prompt
+from support.servers.scripted import replying
 from trigraph.runtime import Engine
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.settings import Settings

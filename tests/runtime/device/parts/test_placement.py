@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from support.packages import Packages
-from support.placed import state_of_package, weights_of_package
+from support.devices.placed import state_of_package, weights_of_package
+from support.models.packages import Packages
 from trigraph.exporter import read_manifest
 from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError

@@ -1,0 +1,1 @@
+"""A model loaded, and what people do with it: submit, generate, chat."""

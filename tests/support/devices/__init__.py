@@ -1,0 +1,1 @@
+"""Stand-ins for GPUs, and what machine code says."""

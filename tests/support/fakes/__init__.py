@@ -1,0 +1,1 @@
+"""Stand-ins without arithmetic: models, steps, engines, a machine, a device."""

@@ -1,0 +1,1 @@
+"""Small and odd models, and their files."""

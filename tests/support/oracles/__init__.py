@@ -1,0 +1,1 @@
+"""What nobody here wrote."""

@@ -1,0 +1,1 @@
+"""Requests and what their owners hold: receipts, sessions, moves."""

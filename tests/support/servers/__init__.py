@@ -1,0 +1,1 @@
+"""Servers, replicas, hubs, and what they are asked."""
