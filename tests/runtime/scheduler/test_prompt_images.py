@@ -151,6 +151,8 @@ def test_progress_counts_layers(seeing: SeeingPackages) -> None:
 def test_the_tower_steps_back(seeing: SeeingPackages) -> None:
     """Its threads leave the processors to those of decoding."""
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    if own > 14:
+        pytest.skip("this process steps back as far as there is already; start it with nice 14 at most")
 
     def priority(task: int) -> int | None:
         with suppress(ProcessLookupError):  # it has ended since it was listed
@@ -158,7 +160,7 @@ def test_the_tower_steps_back(seeing: SeeingPackages) -> None:
         return None
 
     def polite() -> int:
-        return [priority(int(task)) for task in os.listdir("/proc/self/task")].count(min(19, own + 5))
+        return [priority(int(task)) for task in os.listdir("/proc/self/task")].count(own + 5)
 
     with load(seeing("tiny-dense", "F32"), context=256, threads=2) as engine:
         before = polite()
