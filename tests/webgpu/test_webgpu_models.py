@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from onnx import TensorProto
 
 from support.packages import Packages
 from support.seeing import SeeingPackages, prompt_of
@@ -19,7 +18,7 @@ PROMPT = [(7 * i * i + 3) % 2000 for i in range(40)]
 @pytest.fixture(scope="module")
 def folder(packages: Packages) -> Path:
     """The trained model, which has experts."""
-    plugin(TensorProto.FLOAT16)
+    plugin()
     return packages("trained", "Q8_0", activations="float32")
 
 
@@ -43,7 +42,7 @@ def _ids(engine: Engine, prompt: list[int] = PROMPT, **options: float) -> list[i
 
 @pytest.mark.parametrize(("geometry", "quant"), [("trained", "Q8_0"), ("tiny-dense", "Q4_K_M"), ("tiny-next", "Q6_K")])
 def test_nearness(geometry: str, quant: str, packages: Packages) -> None:
-    plugin(TensorProto.FLOAT16)
+    plugin()
     found = nearness(packages(geometry, quant, activations="float32"), "webgpu")
     assert found.distance < TOLERANCE
     assert found.changed_by == ()
@@ -90,7 +89,7 @@ def test_receipts(engine: Engine, exact: Engine) -> None:
 
 def test_text_where_images_could_be(packages: Packages, seeing: SeeingPackages) -> None:
     """Text has the ids that it has without a tower; a prompt with an image fails with a sentence."""
-    plugin(TensorProto.FLOAT16)
+    plugin()
     with load(packages("tiny-dense", "Q8_0"), device="webgpu", context=256) as blind:
         known = _ids(blind, [token % 250 for token in PROMPT], temperature=0)
     with load(seeing("tiny-dense", "Q8_0"), device="webgpu", context=256) as other:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import onnxruntime as ort
@@ -41,8 +41,8 @@ class Plugin:
         options.add_provider_for_devices([self._device], {})
         return WebGpuSession(model, options, weights)
 
-    def check(self, kind: int) -> None:
-        """Raises TrigraphError where the GPU cannot compute with a type.
+    def failure(self, kind: int) -> str | None:
+        """Why the GPU cannot compute with a type; None where it can.
 
         Memory must not be asked for before: ONNX Runtime ends the process where no GPU can be used.
         """
@@ -50,14 +50,13 @@ class Plugin:
             ones = np.ones(4, helper.tensor_dtype_to_np_dtype(kind))
             self.graph("Add", ("one", "other"), kind).run(None, {"one": ones, "other": ones})
         except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
-            if kind == TensorProto.FLOAT16:
-                raise TrigraphError(
-                    "the GPU or its driver has no 16-bit floats for WebGPU; use --device cpu"
-                ) from error
-            reason = str(error).strip().splitlines()[0]
-            raise TrigraphError(
-                f"WebGPU cannot use the GPU ({reason}); check its driver, or use --device cpu"
-            ) from error
+            return str(error).strip().splitlines()[0]
+        return None
+
+    @cached_property
+    def has_half(self) -> bool:
+        """Whether the GPU and its driver have 16-bit floats."""
+        return self.failure(TensorProto.FLOAT16) is None
 
     def graph(self, op: str, inputs: Sequence[str], kind: int) -> ort.InferenceSession:
         """A session for one operator on tensors of a type; inputs named "numbers" are int64."""
@@ -114,7 +113,8 @@ def open_plugin(number: int) -> Plugin:
     if number >= len(found):
         raise TrigraphError(f"there is no webgpu:{number}; the plugin shows {len(found)}, numbered from 0")
     plugin = Plugin(found[number])
-    plugin.check(TensorProto.FLOAT)
+    if (reason := plugin.failure(TensorProto.FLOAT)) is not None:
+        raise TrigraphError(f"WebGPU cannot use the GPU ({reason}); check its driver, or use --device cpu")
     return plugin
 
 

@@ -57,11 +57,11 @@ class Builder:
         self._memo: dict[Any, Any] = {}
         self._count = 0
 
-    def op(self, type: str, *inputs: str, out: str | None = None, domain: str = "", **attributes: Any) -> str:
+    def op(self, type: str, /, *inputs: str, out: str | None = None, domain: str = "", **attributes: Any) -> str:
         """Adds a node with one output; its name."""
         return self.ops(type, *inputs, outs=[out or self.name()], domain=domain, **attributes)[0]
 
-    def ops(self, type: str, *inputs: str, outs: Sequence[str], domain: str = "", **attributes: Any) -> Sequence[str]:
+    def ops(self, type: str, /, *inputs: str, outs: Sequence[str], domain: str = "", **attributes: Any) -> Sequence[str]:
         """Adds a node; the names of its outputs."""
         self.nodes.append(
             helper.make_node(type, inputs, outs, f"lowered.{len(self.nodes)}", domain=domain, **attributes)
