@@ -28,13 +28,12 @@ class Plugin:
 
     @property
     def description(self) -> str:
-        """The plugin, ONNX Runtime and the GPU, by their versions and numbers."""
+        """The plugin, ONNX Runtime and the GPU, by their versions and numbers, and whether that has float16."""
         gpu = self._device.device
         version = self._device.ep_metadata.get("version", "of no version")
-        name = gpu.metadata.get("Description") or gpu.vendor
-        return (
-            f"WebGPU plugin {version}, ONNX Runtime {ort.__version__}, {name} {gpu.vendor_id:04x}:{gpu.device_id:04x}"
-        )
+        name = f"{gpu.metadata.get('Description') or gpu.vendor} {gpu.vendor_id:04x}:{gpu.device_id:04x}"
+        half = "" if self.has_half else " without float16"
+        return f"WebGPU plugin {version}, ONNX Runtime {ort.__version__}, {name}{half}"
 
     def session(self, model: bytes, options: ort.SessionOptions, weights: Mapping[str, ort.OrtValue]) -> WebGpuSession:
         """A session for a model, whose inputs of these names are weights. Raises what ONNX Runtime raises."""

@@ -61,7 +61,9 @@ class Builder:
         """Adds a node with one output; its name."""
         return self.ops(type, *inputs, outs=[out or self.name()], domain=domain, **attributes)[0]
 
-    def ops(self, type: str, /, *inputs: str, outs: Sequence[str], domain: str = "", **attributes: Any) -> Sequence[str]:
+    def ops(
+        self, type: str, /, *inputs: str, outs: Sequence[str], domain: str = "", **attributes: Any
+    ) -> Sequence[str]:
         """Adds a node; the names of its outputs."""
         self.nodes.append(
             helper.make_node(type, inputs, outs, f"lowered.{len(self.nodes)}", domain=domain, **attributes)
