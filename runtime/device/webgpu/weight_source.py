@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
-from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.webgpu.lowering.builder import Weight
@@ -67,27 +65,19 @@ class WebGpuWeightSource(WeightSource):
         settled = ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), Plugin.memory, 0)
         missing = [w for w in self._weights.values() if inputs & {*w.names} - self._values.keys()]
         for weight in missing:
-            stored = np.empty(0) if weight.tensor is None else self._stored(path, weight.tensor)
+            stored, mapped = np.empty(0), False
+            if (tensor := weight.tensor) is not None:
+                mapped = tensor.data_location == TensorProto.EXTERNAL
+                stored = self.mapped.array(path, tensor)[1] if mapped else numpy_helper.to_array(tensor)
             for name, made in zip(weight.names, weight.make(stored), strict=True):
                 self._values[name] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(made), Plugin.memory, 0)
             del made
             settled.numpy()
-            if weight.tensor is not None and weight.tensor.data_location == TensorProto.EXTERNAL:
-                release(stored.ctypes.data, stored.nbytes)  # of the mapped file
+            if mapped:
+                release(stored.ctypes.data, stored.nbytes)
             self._done += stored.nbytes
             progress("upload", min(self._done, self.mapped.nbytes), self.mapped.nbytes)
         return super().initializers(path, graph, progress)
-
-    def _stored(self, path: Path, tensor: TensorProto) -> Array:
-        """What a graph's tensor holds, in the mapped file if it lies there."""
-        if tensor.data_location != TensorProto.EXTERNAL:
-            return numpy_helper.to_array(tensor)
-        (value,) = self.mapped.initializers(path, onnx.GraphProto(initializer=[tensor])).values()
-        memory = (ctypes.c_uint8 * value.tensor_size_in_bytes()).from_address(value.data_ptr())
-        dtype = (
-            np.uint16 if tensor.data_type == TensorProto.BFLOAT16 else helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        )
-        return np.frombuffer(memory, dtype).reshape(value.shape())
 
 
 def _positions(graph: onnx.GraphProto, state: Mapping[str, int]) -> int:
