@@ -42,7 +42,7 @@ def _opened(kind: int) -> Plugin | str:
     except TrigraphError as error:
         return str(error)
     reason = plugin.failure(kind)
-    return plugin if reason is None else reason
+    return plugin if reason is None else f"the GPU has no {helper.tensor_dtype_to_np_dtype(kind)}: {reason}"
 
 
 def plugin(kind: int = TensorProto.FLOAT) -> Plugin:

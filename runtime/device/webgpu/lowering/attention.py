@@ -120,5 +120,5 @@ class Attention:
             positions = np.arange(self._positions)[:, None]
             return [turn.astype(np.float16) for turn in turns(positions, attributes)]
 
-        shapes = [(self._positions, attributes["rope_dims"] // 2)] * 2
-        return self._b.weight("turns", ["cosines", "sines"], shapes, make, types=[TensorProto.FLOAT16])
+        table = TensorProto.FLOAT16, (self._positions, attributes["rope_dims"] // 2)
+        return self._b.weight("turns", {"cosines": table, "sines": table}, make)

@@ -136,5 +136,7 @@ class _Lowering:
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
-    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    """But for the axes of an image's positions: a text has one position on all."""
+    attributes = (attribute for attribute in node.attribute if attribute.name != "rope_sections")
+    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in attributes}
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
