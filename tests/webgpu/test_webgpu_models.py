@@ -51,7 +51,7 @@ def _logits(steps: Steps) -> np.ndarray:
 
 @pytest.mark.parametrize(("geometry", "kv_type"), [("trained", "f16"), ("tiny-dense", "q8_0")])
 def test_nearness(geometry: str, kv_type: str, packages: Packages) -> None:
-    """Neither drafts nor cuts nor companions change a bit, with attention on the CPU (q8_0) or where f16 puts it."""
+    """Neither drafts nor cuts nor companions change a bit, with attention on the CPU (q8_0) or where float16 is."""
     plugin()
     found = nearness(packages(geometry, "Q8_0", activations="float32", kv_type=kv_type), "webgpu")
     assert found.distance < TOLERANCE
