@@ -55,17 +55,23 @@ def _turning(place: NDArray[np.int64], positions: Ints | None, rotary: Rotary) -
     return positions[axis].T.astype(np.int64)
 
 
-def _norm_rotate(x: Array, weight: Array, positions: NDArray[np.int64], rotary: Rotary) -> Array:
-    """RMS norm over the last axis of x [T, heads, D], then rotary at positions [T, pairs or 1]; float64."""
-    x = x.astype(np.float64)
-    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + rotary["eps"]) * weight
+def turns(positions: NDArray[np.int64], rotary: Rotary) -> tuple[Array, Array]:
+    """Cosines and sines that turn the rotary pairs at positions [..., pairs or 1]: float64 [..., pairs]."""
     rope_dims, start = rotary["rope_dims"], rotary.get("rope_ramp_start", 0)
     half, length = rope_dims // 2, max(rotary.get("rope_ramp_end", 0) - start, 0.001)
     slow = np.clip((np.arange(half) - start) / length, 0, 1)
     frequency = float(rotary["rope_theta"]) ** (-2.0 * np.arange(half) / max(rope_dims, 1))
-    angles = positions[:, None] * frequency * (1 - slow + slow / rotary.get("rope_factor", 1.0))
+    angles = positions * frequency * (1 - slow + slow / rotary.get("rope_factor", 1.0))
     magnitude = rotary.get("rope_magnitude", 1.0)
-    cosine, sine = np.cos(angles) * magnitude, np.sin(angles) * magnitude
+    return np.cos(angles) * magnitude, np.sin(angles) * magnitude
+
+
+def _norm_rotate(x: Array, weight: Array, positions: NDArray[np.int64], rotary: Rotary) -> Array:
+    """RMS norm over the last axis of x [T, heads, D], then rotary at positions [T, pairs or 1]; float64."""
+    x = x.astype(np.float64)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + rotary["eps"]) * weight
+    rope_dims, half = rotary["rope_dims"], rotary["rope_dims"] // 2
+    cosine, sine = turns(positions[:, None], rotary)
     a, b = x[..., :half], x[..., half:rope_dims]
     return np.concatenate([a * cosine - b * sine, b * cosine + a * sine, x[..., rope_dims:]], -1)
 

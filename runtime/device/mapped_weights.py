@@ -111,7 +111,7 @@ class MappedWeights:
 
     def _keep_on_disk(self, path: Path, tensor: onnx.TensorProto) -> None:
         """Has the system read single pages of a table: what lies beside a row is of no use."""
-        location, table = self._array(path, tensor)
+        location, table = self.array(path, tensor)
         self._tables[location] = data = table.reshape(-1).view(np.uint8)
         start, end = _whole_pages(data)
         advise(start, end - start, RANDOM)
@@ -125,12 +125,12 @@ class MappedWeights:
         return [data[:start], data[end:]]
 
     def _value(self, path: Path, tensor: onnx.TensorProto) -> ort.OrtValue:
-        _, array = self._array(path, tensor)
+        _, array = self.array(path, tensor)
         if tensor.data_type == onnx.TensorProto.BFLOAT16:
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
         return ort.OrtValue.ortvalue_from_numpy(array)
 
-    def _array(self, path: Path, tensor: onnx.TensorProto) -> tuple[str, NDArray[Any]]:
+    def array(self, path: Path, tensor: onnx.TensorProto) -> tuple[str, NDArray[Any]]:
         """The location and the content of a tensor in a mapped file."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data, offset = self._bytes.get(entries.get("location", "")), entries.get("offset", "0")

@@ -1,12 +1,10 @@
 """Lowered graphs: the contract stays, weights are inputs, and what cannot run is refused with a sentence."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
-from onnx import helper
 
 from support.models.packages import Packages
 from trigraph.custom_ops import DOMAIN
@@ -21,15 +19,25 @@ GRAPHS = ("prefill", "verify", "draft")
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("geometry", ["tiny-dense", "tiny-moe", "tiny-next"])
-def test_graph(graph: str, geometry: str, packages: Packages) -> None:
-    model = load_graph(packages(geometry, "Q4_K_M") / f"{graph}.onnx")
+@pytest.mark.parametrize(
+    ("geometry", "kv_type", "has_half"),
+    [
+        ("tiny-dense", "f16", True),
+        ("tiny-moe", "f16", True),
+        ("tiny-next", "f16", True),
+        ("tiny-dense", "f16", False),
+        ("tiny-dense", "q8_0", True),
+    ],
+)
+def test_graph(graph: str, geometry: str, kv_type: str, has_half: bool, packages: Packages) -> None:
+    model = load_graph(packages(geometry, "Q4_K_M", kv_type=kv_type) / f"{graph}.onnx")
     before = onnx.ModelProto()
     before.CopyFrom(model)
-    weights = lower(model, 64)
+    weights = lower(model, 64, has_half=has_half)
     names = {name for weight in weights.values() for name in weight.names}
     ours = {node.op_type for node in model.graph.node if node.domain == DOMAIN}
-    assert ours <= {*ON_CPU, "PreviousRows"}
+    assert ours <= {*ON_CPU, "PreviousRows", "PagedKVWrite", "PagedAttention"}
+    assert ("PagedKVWrite" in ours) == (kv_type == "q8_0" or not has_half)
     assert [value for value in model.graph.input if value.name not in names] == [*before.graph.input]
     assert model.graph.output == before.graph.output
     assert names <= {name for node in model.graph.node for name in node.input}
@@ -50,17 +58,10 @@ def test_weights_once(packages: Packages) -> None:
     assert all(parts[0][name] == parts[2][name] for name in parts[0].keys() & parts[2].keys())
 
 
-def _first(folder: Path, change: Callable[[onnx.NodeProto], None], op: str) -> onnx.ModelProto:
-    model = load_graph(folder / "verify.onnx")
-    change(next(node for node in model.graph.node if node.op_type == op))
-    return model
-
-
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("tiny-dense", "IQ4_XS", {}, "is of type IQ4_XS, and webgpu has products with F32, F16, BF16, Q4_0"),
     ("tiny-streams", "F32", {}, "webgpu has no counterpart of"),
-    ("tiny-dense", "Q8_0", {"kv_type": "f32"}, "export with --kv-type f16, or use --device cpu"),
-    ("tiny-dense", "Q8_0", {"kv_type": "q8_0"}, "export with --kv-type f16, or use --device cpu"),
+    ("tiny-dense", "Q8_0", {"kv_type": "f32"}, "export with --kv-type f16 or q8_0, or use --device cpu"),
 ]
 
 
@@ -85,31 +86,27 @@ def test_text_of_packages_with_images(packages: Packages, tmp_path: Path) -> Non
 
 
 def test_other_operators_are_refused(packages: Packages) -> None:
-    def rename(node: onnx.NodeProto) -> None:
-        node.op_type = "Odd"
-
+    model = load_graph(packages("tiny-dense", "Q8_0") / "verify.onnx")
+    next(node for node in model.graph.node if node.op_type == "RMSNorm").op_type = "Odd"
     with pytest.raises(TrigraphError, match="webgpu has no counterpart of 'Odd' yet; use --device cpu"):
-        lower(_first(packages("tiny-dense", "Q8_0"), rename, "RMSNorm"), 64)
+        lower(model, 64)
 
 
-def test_memory(packages: Packages) -> None:
+@pytest.mark.parametrize(
+    ("has_half", "said"),
+    [(True, "and 2 of state"), (False, "and 0 of state; the CPU computes attention, with 2 MB of keys and values")],
+)
+def test_memory(has_half: bool, said: str, packages: Packages) -> None:
     """Weights that take more than --gpu-memory are refused before any is read; else the start says what they take."""
     folder = packages("tiny-moe", "Q8_0")
-    source = WebGpuWeightSource(MappedWeights({}), {})
+    source = WebGpuWeightSource(MappedWeights({}), {}, has_half=has_half)
     graphs = {graph: load_graph(folder / f"{graph}.onnx") for graph in GRAPHS}
     state = {"kv.3.key": 1 << 20, "mtp.key": 1 << 20}
     with pytest.raises(TrigraphError, match="more than gpu_memory, 1 MB; raise it"):
         source.hold(lambda: graphs, state, 1_000_000)
     graphs = {graph: load_graph(folder / f"{graph}.onnx") for graph in GRAPHS}
     (notice,) = source.hold(lambda: graphs, state, None)
-    assert notice.endswith("; the CPU computes the routed experts")
+    assert notice.endswith(f"{said}; the CPU computes the routed experts")
     assert source.reads_mapped
-    taken = {value.name: value for graph in graphs.values() for value in graph.graph.input if ":" in value.name}
-    assert sum(_nbytes(value) for value in taken.values()) == sum(w.nbytes for w in source._weights.values())
-
-
-def _nbytes(value: onnx.ValueInfoProto) -> int:
-    count = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).itemsize
-    for dim in value.type.tensor_type.shape.dim:
-        count *= dim.dim_value
-    return int(count)
+    taken = {value.name for graph in graphs.values() for value in graph.graph.input if ":" in value.name}
+    assert sorted(taken) == sorted(name for weight in source._weights.values() for name in weight.names)

@@ -1,6 +1,7 @@
 """Blocks of GGUF as MatMulNBits reads them: codes that lie in order, scales apart, and no loss.
 
-A weight is (code - 2^(bits - 1)) * scale, plus the offset of its block where the type has minimums.
+A weight is (code - 2^(bits - 1)) * scale, plus the offset of its block where the type has minimums. Scales are float32,
+as the operator has activations and scales of one type.
 """
 
 from __future__ import annotations

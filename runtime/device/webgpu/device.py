@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto
 
 from trigraph.custom_ops import library_path
 from trigraph.runtime.device.device import Device
@@ -40,8 +39,9 @@ class WebGpuDevice(Device):
         return self.plugin.session(model, options, self.weights)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
-        """State on the device; bytes, which a step's inputs and results are made of, in the host's memory."""
-        return super().zeros(shape, dtype) if dtype == np.uint8 else WebGpuArray(self.plugin, shape, dtype)
+        """State on the device, but for keys and values that the CPU reads; steps' inputs and results are the host's."""
+        on_gpu = dtype == np.float32 or (dtype == np.float16 and self.plugin.has_half)
+        return WebGpuArray(self.plugin, shape, dtype) if on_gpu else super().zeros(shape, dtype)
 
     def bind(self, io: WebGpuBinding, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> None:
         """ONNX Runtime moves what lies in the host's memory."""
@@ -52,11 +52,14 @@ class WebGpuDevice(Device):
         for name, memory in outputs.items():
             io.bind_ortvalue_output(name, _value(memory))
 
-    def copy_row(self, memory: WebGpuArray, source: int, target: int) -> None:
-        memory.copy_row(source, target)
+    def copy_row(self, memory: Memory, source: int, target: int) -> None:
+        if isinstance(memory, WebGpuArray):
+            memory.copy_row(source, target)
+        else:
+            super().copy_row(memory, source, target)
 
     def weight_source(self, mapped: MappedWeights, threads: int) -> WebGpuWeightSource:
-        return WebGpuWeightSource(mapped, self.weights)
+        return WebGpuWeightSource(mapped, self.weights, has_half=self.plugin.has_half)
 
 
 def _value(memory: Memory) -> ort.OrtValue:
@@ -69,6 +72,4 @@ def open_webgpu(number: int = 0) -> WebGpuDevice:
 
     Raises TrigraphError that says what is missing, and what to do about it.
     """
-    plugin = open_plugin(number)
-    plugin.check(TensorProto.FLOAT16)  # of keys and values
-    return WebGpuDevice(library_path("cpu"), "WebGPU", provider=PROVIDER, plugin=plugin)
+    return WebGpuDevice(library_path("cpu"), "WebGPU", provider=PROVIDER, plugin=open_plugin(number))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import onnxruntime as ort
@@ -28,21 +28,20 @@ class Plugin:
 
     @property
     def description(self) -> str:
-        """The plugin, ONNX Runtime and the GPU, by their versions and numbers."""
+        """The plugin, ONNX Runtime and the GPU, by their versions and numbers, and whether that has float16."""
         gpu = self._device.device
         version = self._device.ep_metadata.get("version", "of no version")
-        name = gpu.metadata.get("Description") or gpu.vendor
-        return (
-            f"WebGPU plugin {version}, ONNX Runtime {ort.__version__}, {name} {gpu.vendor_id:04x}:{gpu.device_id:04x}"
-        )
+        name = f"{gpu.metadata.get('Description') or gpu.vendor} {gpu.vendor_id:04x}:{gpu.device_id:04x}"
+        half = "" if self.has_half else " without float16"
+        return f"WebGPU plugin {version}, ONNX Runtime {ort.__version__}, {name}{half}"
 
     def session(self, model: bytes, options: ort.SessionOptions, weights: Mapping[str, ort.OrtValue]) -> WebGpuSession:
         """A session for a model, whose inputs of these names are weights. Raises what ONNX Runtime raises."""
         options.add_provider_for_devices([self._device], {})
         return WebGpuSession(model, options, weights)
 
-    def check(self, kind: int) -> None:
-        """Raises TrigraphError where the GPU cannot compute with a type.
+    def failure(self, kind: int) -> str | None:
+        """Why the GPU cannot compute with a type; None where it can.
 
         Memory must not be asked for before: ONNX Runtime ends the process where no GPU can be used.
         """
@@ -50,14 +49,13 @@ class Plugin:
             ones = np.ones(4, helper.tensor_dtype_to_np_dtype(kind))
             self.graph("Add", ("one", "other"), kind).run(None, {"one": ones, "other": ones})
         except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
-            if kind == TensorProto.FLOAT16:
-                raise TrigraphError(
-                    "the GPU or its driver has no 16-bit floats for WebGPU; use --device cpu"
-                ) from error
-            reason = str(error).strip().splitlines()[0]
-            raise TrigraphError(
-                f"WebGPU cannot use the GPU ({reason}); check its driver, or use --device cpu"
-            ) from error
+            return str(error).strip().splitlines()[0]
+        return None
+
+    @cached_property
+    def has_half(self) -> bool:
+        """Whether the GPU and its driver have 16-bit floats."""
+        return self.failure(TensorProto.FLOAT16) is None
 
     def graph(self, op: str, inputs: Sequence[str], kind: int) -> ort.InferenceSession:
         """A session for one operator on tensors of a type; inputs named "numbers" are int64."""
@@ -114,7 +112,8 @@ def open_plugin(number: int) -> Plugin:
     if number >= len(found):
         raise TrigraphError(f"there is no webgpu:{number}; the plugin shows {len(found)}, numbered from 0")
     plugin = Plugin(found[number])
-    plugin.check(TensorProto.FLOAT)
+    if (reason := plugin.failure(TensorProto.FLOAT)) is not None:
+        raise TrigraphError(f"WebGPU cannot use the GPU ({reason}); check its driver, or use --device cpu")
     return plugin
 
 

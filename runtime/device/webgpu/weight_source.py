@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
-from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.webgpu.lowering.builder import Weight
@@ -25,9 +23,10 @@ from trigraph.runtime.device.weight_source import WeightSource
 class WebGpuWeightSource(WeightSource):
     """Repacked weights on the device. The CPU reads embeddings and routed experts in the mapped files."""
 
-    def __init__(self, mapped: MappedWeights, values: dict[str, ort.OrtValue]) -> None:
-        """`values`: of the device's sessions, by the names of their inputs, to be filled."""
+    def __init__(self, mapped: MappedWeights, values: dict[str, ort.OrtValue], *, has_half: bool) -> None:
+        """`values`: of the device's sessions, by the names of their inputs, to be filled; `has_half`: see `lower`."""
         super().__init__(mapped)
+        self._has_half = has_half
         self._values = values
         self._weights: dict[str, Weight] = {}
         self._positions = 0
@@ -37,25 +36,26 @@ class WebGpuWeightSource(WeightSource):
         self, models: Callable[[], Mapping[str, onnx.ModelProto]], state: Mapping[str, int], budget: int | None
     ) -> Sequence[str]:
         loaded = {name: model for name, model in models().items() if name != "vision"}  # refused when it is opened
-        nodes = [node for model in loaded.values() for node in model.graph.node]
-        self.reads_mapped = any(node.op_type == "GroupedExpertFFN" for node in nodes)
         self._positions = max((_positions(model.graph, state) for model in loaded.values()), default=0)
         for model in loaded.values():
             self.adapt(model)
-        weights = sum(weight.nbytes for weight in self._weights.values())
-        if budget is not None and weights + sum(state.values()) > budget:
+        nodes = [node for model in loaded.values() for node in model.graph.node]
+        self.reads_mapped = any(node.op_type == "GroupedExpertFFN" for node in nodes)
+        written = {name for node in nodes if node.op_type == "PagedKVWrite" for name in node.input}
+        cached = sum(size for name, size in state.items() if f"past.{name}" in written)
+        weights, rest = sum(weight.nbytes for weight in self._weights.values()), sum(state.values()) - cached
+        if budget is not None and weights + rest > budget:
             raise TrigraphError(
-                f"weights and state take {(weights + sum(state.values())) / 1e6:,.0f} MB of the GPU, more than "
+                f"weights and state take {(weights + rest) / 1e6:,.0f} MB of the GPU, more than "
                 f"gpu_memory, {budget / 1e6:,.0f} MB; raise it, load with a smaller context, or use --device cpu"
             )
-        experts = "; the CPU computes the routed experts" if self.reads_mapped else ""
-        return [
-            f"the GPU takes {weights / 1e6:,.0f} MB of weights and {sum(state.values()) / 1e6:,.0f} of state{experts}"
-        ]
+        taken = f"the GPU takes {weights / 1e6:,.0f} MB of weights and {rest / 1e6:,.0f} of state"
+        attention = f"; the CPU computes attention, with {cached / 1e6:,.0f} MB of keys and values" if cached else ""
+        return [taken + attention + ("; the CPU computes the routed experts" if self.reads_mapped else "")]
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """The graph in operators of the plugin, with weights as inputs."""
-        self._weights |= lower(model, self._positions)
+        self._weights |= lower(model, self._positions, has_half=self._has_half)
         return True
 
     def initializers(self, path: Path, graph: onnx.GraphProto, progress: Progress = silent) -> dict[str, ort.OrtValue]:
@@ -65,27 +65,19 @@ class WebGpuWeightSource(WeightSource):
         settled = ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), Plugin.memory, 0)
         missing = [w for w in self._weights.values() if inputs & {*w.names} - self._values.keys()]
         for weight in missing:
-            stored = np.empty(0) if weight.tensor is None else self._stored(path, weight.tensor)
+            stored, mapped = np.empty(0), False
+            if (tensor := weight.tensor) is not None:
+                mapped = tensor.data_location == TensorProto.EXTERNAL
+                stored = self.mapped.array(path, tensor)[1] if mapped else numpy_helper.to_array(tensor)
             for name, made in zip(weight.names, weight.make(stored), strict=True):
                 self._values[name] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(made), Plugin.memory, 0)
             del made
             settled.numpy()
-            if weight.tensor is not None and weight.tensor.data_location == TensorProto.EXTERNAL:
-                release(stored.ctypes.data, stored.nbytes)  # of the mapped file
+            if mapped:
+                release(stored.ctypes.data, stored.nbytes)
             self._done += stored.nbytes
             progress("upload", min(self._done, self.mapped.nbytes), self.mapped.nbytes)
         return super().initializers(path, graph, progress)
-
-    def _stored(self, path: Path, tensor: TensorProto) -> Array:
-        """What a graph's tensor holds, in the mapped file if it lies there."""
-        if tensor.data_location != TensorProto.EXTERNAL:
-            return numpy_helper.to_array(tensor)
-        (value,) = self.mapped.initializers(path, onnx.GraphProto(initializer=[tensor])).values()
-        memory = (ctypes.c_uint8 * value.tensor_size_in_bytes()).from_address(value.data_ptr())
-        dtype = (
-            np.uint16 if tensor.data_type == TensorProto.BFLOAT16 else helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        )
-        return np.frombuffer(memory, dtype).reshape(value.shape())
 
 
 def _positions(graph: onnx.GraphProto, state: Mapping[str, int]) -> int:

@@ -38,10 +38,11 @@ def _opened(kind: int) -> Plugin | str:
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(drivers[0].with_name("libvulkan.so.1")))  # for the plugin, which looks for it by its name
     try:
-        (plugin := open_plugin(0)).check(kind)
+        plugin = open_plugin(0)
     except TrigraphError as error:
         return str(error)
-    return plugin
+    reason = plugin.failure(kind)
+    return plugin if reason is None else f"the GPU has no {helper.tensor_dtype_to_np_dtype(kind)}: {reason}"
 
 
 def plugin(kind: int = TensorProto.FLOAT) -> Plugin:

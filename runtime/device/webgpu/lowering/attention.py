@@ -1,6 +1,6 @@
-"""PagedKVWrite and PagedAttention as the plugin's PagedAttention, which does both in float16.
+"""PagedKVWrite and PagedAttention as the plugin's PagedAttention, which does both in float16, or on the CPU.
 
-It reads after it has written. So a sequence may be cut into pieces, each of which sees those before it.
+The plugin's reads after it has written. So a sequence may be cut into pieces, each of which sees those before it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from trigraph.custom_ops import DOMAIN
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.webgpu.lowering.builder import MICROSOFT, Array, Builder
 from trigraph.runtime.device.webgpu.lowering.rows import Rows, as_int64, starts_and_ends
@@ -17,26 +18,31 @@ from trigraph.runtime.device.webgpu.lowering.rows import Rows, as_int64, starts_
 _PIECE = 16
 """Most rows of a sequence that queries are taken of together: the plugin has one way for one row, one for 2 to 31, and
 another one for more."""
+_STEP = "cu_seqlens", "past_lens", "page_table"
 
 
 class Attention:
     """The attention layers of a graph."""
 
-    def __init__(self, b: Builder, nodes: list[NodeProto], rows: Rows, positions: int) -> None:
-        """`positions`: how many there are at most in a text."""
-        self._b, self._rows, self._positions = b, rows, positions
+    def __init__(self, b: Builder, nodes: list[NodeProto], rows: Rows, positions: int, *, has_half: bool) -> None:
+        """`positions`: how many there are at most in a text; `has_half`: whether the GPU has float16."""
+        self._b, self._rows, self._positions, self._has_half = b, rows, positions, has_half
         self._read = {node.input[2] for node in nodes if node.op_type == "PagedAttention"}
         self._entries: dict[str, list[str]] = {}  # by written keys: keys and values of the step, and the caches
 
     def write(self, inputs: list[str], outputs: list[str], attributes: dict[str, Any]) -> None:
-        """PagedKVWrite: a node of its own only where no queries read what it writes."""
+        """PagedKVWrite: on the GPU a node of its own only where no queries read what it writes."""
         key, value, norm, *caches = inputs[:5]
         cache = self._b.inputs[caches[0]].type.tensor_type
         *_, heads, dim = (size.dim_value for size in cache.shape.dim)
-        if cache.elem_type != TensorProto.FLOAT16:
+        if cache.elem_type == TensorProto.FLOAT:
             raise TrigraphError(
-                "webgpu keeps keys and values as float16: export with --kv-type f16, or use --device cpu"
+                "webgpu has no keys and values of float32: export with --kv-type f16 or q8_0, or use --device cpu"
             )
+        if cache.elem_type != TensorProto.FLOAT16 or not self._has_half:
+            own = [self._rows.cut(key), self._rows.cut(value), norm, *caches, *_STEP]
+            self._b.ops("PagedKVWrite", *own, outs=outputs, domain=DOMAIN, **attributes)
+            return
         keys, values = self._heads(key, norm, heads, dim, attributes), self._half(value)
         self._entries[outputs[0]] = [keys, values, *caches]
         if outputs[0] not in self._read:
@@ -45,6 +51,10 @@ class Attention:
     def attend(self, inputs: list[str], outputs: list[str], attributes: dict[str, Any], last: str | None) -> None:
         """PagedAttention of rows with their gates side by side; `last`: which rows are wanted, where not all are."""
         b, (dim,) = self._b, self._b.dims(inputs[1])
+        if inputs[2] not in self._entries:
+            own = b.op("PagedAttention", self._rows.cut(inputs[0]), *inputs[1:4], *_STEP, domain=DOMAIN, **attributes)
+            b.op("Gather", own, last or self._rows.numbers, out=outputs[0])
+            return
         heads = b.widths[outputs[0]] // dim
         both = b.op("Reshape", inputs[0], b.ints(0, heads, 2 * dim))
         query, gate = b.ops("Split", both, outs=b.names(2), axis=2, num_outputs=2)
@@ -101,19 +111,14 @@ class Attention:
         pieces: list[str] = b.once("pieces", made)
         return pieces
 
-    def _turns(self, attributes: dict[str, Any]) -> list[str]:
+    def _turns(self, attributes: Any) -> list[str]:
         """Cosines and sines of all positions, float16 [positions, rope_dims / 2]."""
-        dims, theta = attributes["rope_dims"], attributes["rope_theta"]
-        start = attributes.get("rope_ramp_start", 0)
-        length = max(attributes.get("rope_ramp_end", 0) - start, 0.001)
-        magnitude = attributes.get("rope_magnitude", 1.0)
 
         def make(_: Array) -> list[Array]:
-            pairs = np.arange(dims // 2)
-            slow = np.clip((pairs - start) / length, 0, 1)
-            speed = theta ** (-2.0 * pairs / dims) * (1 - slow + slow / attributes.get("rope_factor", 1.0))
-            angles = np.arange(self._positions)[:, None] * speed
-            return [(turn(angles) * magnitude).astype(np.float16) for turn in (np.cos, np.sin)]
+            from trigraph.custom_ops.paged_attention.reference import turns  # imports gguf, which takes long
 
-        shapes = [(self._positions, dims // 2)] * 2
-        return self._b.weight("turns", ["cosines", "sines"], shapes, make, types=[TensorProto.FLOAT16])
+            positions = np.arange(self._positions)[:, None]
+            return [turn.astype(np.float16) for turn in turns(positions, attributes)]
+
+        table = TensorProto.FLOAT16, (self._positions, attributes["rope_dims"] // 2)
+        return self._b.weight("turns", {"cosines": table, "sines": table}, make)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,11 +57,13 @@ class Builder:
         self._memo: dict[Any, Any] = {}
         self._count = 0
 
-    def op(self, type: str, *inputs: str, out: str | None = None, domain: str = "", **attributes: Any) -> str:
+    def op(self, type: str, /, *inputs: str, out: str | None = None, domain: str = "", **attributes: Any) -> str:
         """Adds a node with one output; its name."""
         return self.ops(type, *inputs, outs=[out or self.name()], domain=domain, **attributes)[0]
 
-    def ops(self, type: str, *inputs: str, outs: Sequence[str], domain: str = "", **attributes: Any) -> Sequence[str]:
+    def ops(
+        self, type: str, /, *inputs: str, outs: Sequence[str], domain: str = "", **attributes: Any
+    ) -> Sequence[str]:
         """Adds a node; the names of its outputs."""
         self.nodes.append(
             helper.make_node(type, inputs, outs, f"lowered.{len(self.nodes)}", domain=domain, **attributes)
@@ -105,21 +107,18 @@ class Builder:
     def vector(self, name: str, *dims: int) -> str:
         """A stored tensor of float32, in another shape if one is given."""
         shape = dims or self.dims(name)
-        return self.weight(name, ["vector"], [shape], lambda stored: [stored.reshape(shape)], self.tensors[name])[0]
+        parts = {"vector": (TensorProto.FLOAT, shape)}
+        return self.weight(name, parts, lambda stored: [stored.reshape(shape)], self.tensors[name])[0]
 
     def weight(
         self,
         key: str,
-        parts: Sequence[str],
-        shapes: Sequence[tuple[int, ...]],
+        parts: Mapping[str, tuple[int, tuple[int, ...]]],
         make: Callable[[Array], Sequence[Array]],
         tensor: TensorProto | None = None,
-        types: Sequence[int] = (TensorProto.FLOAT,),
     ) -> list[str]:
-        """Inputs in the place of a stored tensor. Tensors of one key are the same in all graphs of a package."""
-        types = types if len(types) == len(parts) else [*types] * len(parts)
-        made = zip(parts, types, shapes, strict=True)
-        infos = tuple(helper.make_tensor_value_info(f"{key}:{part}", type, shape) for part, type, shape in made)
+        """Inputs in the place of a stored tensor: by name, type and shape. One key is the same in all graphs."""
+        infos = tuple(helper.make_tensor_value_info(f"{key}:{part}", *each) for part, each in parts.items())
         return self.weights.setdefault(key, Weight(infos, make, tensor)).names
 
     def replace(self, model: ModelProto) -> None:

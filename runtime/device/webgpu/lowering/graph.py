@@ -1,7 +1,7 @@
 """A graph of a package in operators that the plugin has: the contract stays, and so do the nodes that the CPU runs.
 
 The CPU looks up embeddings, chooses and computes routed experts, and picks the likeliest tokens, with our operators and
-from the mapped files.
+from the mapped files. It also keeps and reads the keys and values that are not float16, or all where the GPU has none.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ ON_CPU = ("BlockGather", "Router", "GroupedExpertFFN", "TopToken")
 _RESULTS = ("logits", "hidden")  # outputs with rows of a step
 
 
-def lower(model: ModelProto, positions: int) -> Mapping[str, Weight]:
+def lower(model: ModelProto, positions: int, *, has_half: bool = True) -> Mapping[str, Weight]:
     """Changes a model's graph; what it takes as inputs in place of stored tensors.
 
     In packages with images it is for text: positions are those of the sequences, and rows of images come nowhere.
-    `positions`: how many a text has at most. Raises TrigraphError for what the plugin cannot run.
+    `positions`: how many a text has at most. `has_half`: whether the GPU has float16. Raises TrigraphError for what the
+    plugin cannot run.
     """
-    lowering = _Lowering(model, positions)
+    lowering = _Lowering(model, positions, has_half)
     for node in model.graph.node:
         lowering.node(node)
     lowering.builder.replace(model)
@@ -40,13 +41,13 @@ def lower(model: ModelProto, positions: int) -> Mapping[str, Weight]:
 class _Lowering:
     """One graph."""
 
-    def __init__(self, model: ModelProto, positions: int) -> None:
+    def __init__(self, model: ModelProto, positions: int, has_half: bool) -> None:
         self.builder = b = Builder(model)
         if "patches" in b.inputs:
             raise TrigraphError("webgpu does not read images yet; use --device cpu")
         self._padded = "accepted" in b.inputs  # a draft may have any bits
         self._steps, self._last = (Rows(b, counted, padded=self._padded) for counted in ("input_ids", "past_lens"))
-        self._attention = Attention(b, list(model.graph.node), self._steps, positions)
+        self._attention = Attention(b, list(model.graph.node), self._steps, positions, has_half=has_half)
         self._results = self._last if "prev_hidden" in b.inputs else self._steps
         self._lowered: Mapping[str, Callable[[list[str], list[str], dict[str, Any]], None]] = {
             "RMSNorm": self._rms_norm,
@@ -135,5 +136,7 @@ class _Lowering:
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
-    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    """But for the axes of an image's positions: a text has one position on all."""
+    attributes = (attribute for attribute in node.attribute if attribute.name != "rope_sections")
+    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in attributes}
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}

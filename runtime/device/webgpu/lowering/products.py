@@ -21,15 +21,14 @@ def product(b: Builder, x: str, weight: str, type: str, out: str) -> None:
     if (layout := LAYOUTS.get(type)) is None:
         known = ", ".join([*FLOAT_TYPES, *LAYOUTS])
         raise TrigraphError(f"{weight} is of type {type}, and webgpu has products with {known}; use --device cpu")
-    tensor, (rows, row_bytes) = b.tensors[weight], b.dims(weight)
+    rows, row_bytes = b.dims(weight)
     codes, scales = layout.packed_shapes(rows, row_bytes)
     width = scales[1] * layout.block
-    parts, shapes = ["codes", "scales"], [codes, scales]
+    parts = {"codes": (TensorProto.UINT8, codes), "scales": (TensorProto.FLOAT, scales)}
     if layout.has_offsets:
-        parts, shapes = [*parts, "offsets"], [*shapes, scales[::-1]]
-    types = [TensorProto.UINT8, *[TensorProto.FLOAT] * (len(parts) - 1)]
+        parts["offsets"] = TensorProto.FLOAT, scales[::-1]
     key = f"{weight}[{rows}]"  # the MTP head may read fewer rows of the output matrix
-    names = b.weight(key, parts, shapes, lambda stored: repack(stored, type), tensor, types)
+    names = b.weight(key, parts, lambda stored: repack(stored, type), b.tensors[weight])
     sizes: dict[str, Any] = {"bits": layout.bits, "block_size": layout.block, "N": rows, "K": width}
     if not layout.has_offsets:
         b.op("MatMulNBits", x, *names, out=out, domain=MICROSOFT, **sizes)
@@ -45,7 +44,8 @@ def _transposed(b: Builder, weight: str, type: str) -> str:
         return [np.ascontiguousarray(dequantize(stored.view(np.uint8) if type == "BF16" else stored, type).T)]
 
     rows, width = b.dims(weight)
-    return b.weight(f"{weight}[{rows}]", ["transposed"], [(width, rows)], make, b.tensors[weight])[0]
+    parts = {"transposed": (TensorProto.FLOAT, (width, rows))}
+    return b.weight(f"{weight}[{rows}]", parts, make, b.tensors[weight])[0]
 
 
 def _sums(b: Builder, x: str, block: int) -> str:
