@@ -26,6 +26,8 @@ def wrong_path(path: Path, found: str) -> TrigraphError:
                 f"{text}: is on Hugging Face; download a file first ('hf download {repository} --include "
                 f'"*Q4_K_M*.gguf" --local-dir .\'), then give its path'
             )
+        if url and url["scheme"] == "file":
+            return TrigraphError(f"{text}: is a URL; give the path without 'file://'")
         if url:
             return TrigraphError(f"{text}: is a URL; download the file first, then give its path")
     elif os.path.isdir(path):

@@ -66,6 +66,8 @@ def located(model: Path, progress: Progress = silent) -> GivenModel:
 
     Raises TrigraphError for what cannot be downloaded or found.
     """
+    if model.is_symlink() and not os.path.exists(model):
+        raise TrigraphError(f"{model}: is a link to a file that is not there")
     if os.path.lexists(model) or (model.parent.name and model.parent.is_dir()):
         return GivenModel(model)
     if (name := model.as_posix()).startswith("ollama:"):
@@ -74,7 +76,11 @@ def located(model: Path, progress: Progress = silent) -> GivenModel:
         return GivenModel(TINY_GGUF)
     from trigraph.runtime.hub.repository import is_name
 
-    return downloaded(name, progress) if is_name(name) else GivenModel(model)
+    if is_name(name):
+        return downloaded(name, progress)
+    if "/" not in name and not name.endswith(".gguf"):
+        raise TrigraphError(f"{name}: there is no such file; by name, models are USER/REPO:QUANT, ollama:NAME, or tiny")
+    return GivenModel(model)
 
 
 def downloaded(text: str, progress: Progress = silent) -> GivenModel:
