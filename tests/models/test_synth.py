@@ -233,7 +233,7 @@ def test_unwritable_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**6))
     with pytest.raises(TrigraphError, match=r"x\.gguf: takes 0\.\d GB, and 0\.0 GB of the disk are free"):
         write_synthetic("tiny-dense", tmp_path / "x.gguf")
-    write_synthetic("qwen3.6-27b", tmp_path / "x.gguf", layers=1, vocab=64, hollow=True)
+    write_synthetic("qwen3.6-27b", tmp_path / "x.gguf", layers=1, vocab=512, hollow=True)
     (tmp_path / "x.gguf").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
