@@ -72,7 +72,7 @@ habits() {
   told "trigraph run tiny --spec-type draft-mtp" "--draft-tokens"
   told "trigraph run qwen3.5:4b" "write ollama:qwen3.5:4b"
   told "trigraph ps" "/v1/models"
-  told "trigraph serve tiny --tensor-parallel-size 2" "a model runs on one GPU"
+  told "trigraph serve tiny --tensor-parallel-size 2" "--device cuda:0,cuda:1"
   told "trigraph serve tiny --max-model-len 4096" "use --ctx-size"
   told "trigraph serve tiny -np 100000" "at most 1024"
   told "trigraph serve tiny --cors-origin notaorigin" "an origin is a scheme and a host"

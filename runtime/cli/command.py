@@ -162,7 +162,7 @@ class Command(TyperCommand):
                 if not word.strip():
                     raise TrigraphError(f"an argument is {quote(word)}; is a variable of the shell unset?")
             elif takes_value.get(name):
-                value = value if given else next(words, None)
+                value = value if given else next(words, "-")  # without one, Typer says so
                 if value in takes_value and not given:
                     raise TrigraphError(f"{name} needs a value, and the option {value} follows it")
                 if value == "" and name in paths:
