@@ -35,7 +35,7 @@ works() {
   if said=$(timeout 300 bash -c "set -o pipefail; $1" </dev/null 2>&1); then
     echo "works        $1"
   else
-    echo "FAILS        $1: ${said: -200}"
+    echo "FAILS        $1: $(tail -c 200 <<<"$said")"
     failed=1
   fi
 }
@@ -46,7 +46,7 @@ told() {
   if ! said=$(timeout 300 bash -c "$1" </dev/null 2>&1) && [[ $said != *Traceback* ]] && [[ $said == *"$2"* ]]; then
     echo "not offered  $1: ${said#error: }"
   else
-    echo "FAILS        $1: ${said: -200}"
+    echo "FAILS        $1: $(tail -c 200 <<<"$said")"
     failed=1
   fi
 }
