@@ -104,7 +104,8 @@ step "trigraph doctor"
 step "trigraph inspect $TINY"
 step "trigraph run $TINY -p 'In the beginning' -n 32"
 step "trigraph models"
-step "trigraph serve $TINY --port 8089 & sleep 5; curl -s $URL/v1/chat/completions \
+step "trigraph serve $TINY --port 8089 & until curl -sf $URL/health >/dev/null; do sleep 0.2; done; \
+curl -s $URL/v1/chat/completions \
 -H 'Content-Type: application/json' -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why?\"}], \"max_tokens\": 8}'; echo; kill %1; wait"
 step "python examples/generate.py $TINY 'In the beginning'"
 habits
