@@ -255,7 +255,7 @@ _GONE: tuple[tuple[str, str, str | None], ...] = (
 # Commands of others, and what to do instead.
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("help", "'trigraph --help' lists the commands, and 'trigraph COMMAND --help' the options of one"),
-    ("version", "'trigraph --version' prints it"),
+    ("version -v -V", "'trigraph --version' prints the version"),
     ("update upgrade", "in a checkout 'git pull && make run'; otherwise install the newer wheel"),
     ("generate complete completion cli prompt", "use 'trigraph run'"),
     ("info", "use 'trigraph inspect'"),

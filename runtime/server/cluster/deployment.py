@@ -157,7 +157,8 @@ def _refusal(application: str) -> str | None:
     with suppress(Exception):  # of a cluster that has gone, whatever Ray raises
         found = serve.status().applications[application]
         said = [each.message for each in found.deployments.values()]
-        return re.findall(rf"{TrigraphError.__name__}: (.+)", "\n".join(said))[-1].strip()
+        refusals: list[str] = re.findall(rf"{TrigraphError.__name__}: (.+)", "\n".join(said))
+        return refusals[-1].strip()
     return None
 
 

@@ -25,7 +25,7 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
     ("arguments", "text"),
     [
         (["rum"], "No such command 'rum'. Did you mean 'run'? Try 'trigraph --help'."),
-        (["version"], "unknown command 'version': 'trigraph --version' prints it"),
+        (["version"], "unknown command 'version': 'trigraph --version' prints the version"),
         (["quantize", "x.gguf"], "unknown command 'quantize': GGUF files are made by llama.cpp's"),
         (["-m", "x.gguf", "-p", "a"], "unknown option -m: options follow the command, such as 'trigraph run"),
         (["x.gguf"], "unknown command 'x.gguf': 'trigraph run x.gguf' runs a model"),
