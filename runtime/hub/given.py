@@ -76,11 +76,7 @@ def located(model: Path, progress: Progress = silent) -> GivenModel:
         return GivenModel(TINY_GGUF)
     from trigraph.runtime.hub.repository import is_name
 
-    if is_name(name):
-        return downloaded(name, progress)
-    if "/" not in name and not name.endswith(".gguf"):
-        raise TrigraphError(f"{name}: there is no such file; by name, models are USER/REPO:QUANT, ollama:NAME, or tiny")
-    return GivenModel(model)
+    return downloaded(name, progress) if is_name(name) else GivenModel(model)
 
 
 def downloaded(text: str, progress: Progress = silent) -> GivenModel:
