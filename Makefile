@@ -184,11 +184,14 @@ $(VENV)/.build: $(VENV)/.created
 
 # The machine's own instruction set and the portable one; all of them once tests need them. No bit depends on it.
 SETS ?= $(if $(wildcard $(addprefix $(VENV)/.,test lint sass)),all,native)
-# CPU=1 takes onnxruntime (28 MB) in place of onnxruntime-gpu (256 MB).
+# Requirements come while the library is compiled. CPU=1 takes onnxruntime (28 MB) in place of onnxruntime-gpu (256 MB).
 $(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
 	@echo "[3/4] installing requirements, compiling the operator library: minutes, once ($$(nproc 2>/dev/null || echo 1) processors)"
-	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable ".[serve]" \
-	  --config-settings=cmake.define.TRIGRAPH_SETS=$(SETS) && \
+	@begun=$$(date +%s); \
+	  $(BIN)/python tools/requirements.py serve | \
+	  $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) -r /dev/stdin & requirements=$$!; \
+	  $(PIP) --no-build-isolation --no-deps --editable . --config-settings=cmake.define.TRIGRAPH_SETS=$(SETS) && \
+	  wait $$requirements && \
 	  echo "      done in $$(( $$(date +%s) - begun )) seconds"
 	@touch $@
 

@@ -26,8 +26,12 @@ def wrong_path(path: Path, found: str) -> TrigraphError:
                 f"{text}: is on Hugging Face; download a file first ('hf download {repository} --include "
                 f'"*Q4_K_M*.gguf" --local-dir .\'), then give its path'
             )
+        if url and url["scheme"] == "file":
+            return TrigraphError(f"{text}: is a URL; give the path without 'file://'")
         if url:
             return TrigraphError(f"{text}: is a URL; download the file first, then give its path")
+        if "/" not in text and not text.endswith(".gguf"):
+            return TrigraphError(f"{text}: there is no such file; by name, models are USER/REPO:QUANT or ollama:NAME")
     elif os.path.isdir(path):
         if models := sorted(path.glob("*.gguf"), key=lambda file: (file.name.startswith(_BESIDE), file.name)):
             return TrigraphError(f"{path}: is a folder of GGUF files; give one of them, such as {models[0]}")

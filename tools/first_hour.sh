@@ -35,7 +35,7 @@ works() {
   if said=$(timeout 300 bash -c "set -o pipefail; $1" </dev/null 2>&1); then
     echo "works        $1"
   else
-    echo "FAILS        $1: ${said: -200}"
+    echo "FAILS        $1: $(tail -c 200 <<<"$said")"
     failed=1
   fi
 }
@@ -46,7 +46,7 @@ told() {
   if ! said=$(timeout 300 bash -c "$1" </dev/null 2>&1) && [[ $said != *Traceback* ]] && [[ $said == *"$2"* ]]; then
     echo "not offered  $1: ${said#error: }"
   else
-    echo "FAILS        $1: ${said: -200}"
+    echo "FAILS        $1: $(tail -c 200 <<<"$said")"
     failed=1
   fi
 }
@@ -72,7 +72,7 @@ habits() {
   told "trigraph run tiny --spec-type draft-mtp" "--draft-tokens"
   told "trigraph run qwen3.5:4b" "write ollama:qwen3.5:4b"
   told "trigraph ps" "/v1/models"
-  told "trigraph serve tiny --tensor-parallel-size 2" "a model runs on one GPU"
+  told "trigraph serve tiny --tensor-parallel-size 2" "--device cuda:0,cuda:1"
   told "trigraph serve tiny --max-model-len 4096" "use --ctx-size"
   told "trigraph serve tiny -np 100000" "at most 1024"
   told "trigraph serve tiny --cors-origin notaorigin" "an origin is a scheme and a host"
@@ -104,7 +104,8 @@ step "trigraph doctor"
 step "trigraph inspect $TINY"
 step "trigraph run $TINY -p 'In the beginning' -n 32"
 step "trigraph models"
-step "trigraph serve $TINY --port 8089 & sleep 5; curl -s $URL/v1/chat/completions \
+step "trigraph serve $TINY --port 8089 & until curl -sf $URL/health >/dev/null; do sleep 0.2; done; \
+curl -s $URL/v1/chat/completions \
 -H 'Content-Type: application/json' -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why?\"}], \"max_tokens\": 8}'; echo; kill %1; wait"
 step "python examples/generate.py $TINY 'In the beginning'"
 habits

@@ -84,7 +84,8 @@ def _check(manifest: Manifest, folder: Path, path: Path) -> None:
 
 def _load(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise wrong_path(path.parent, f"is not a trigraph package: it has no {FILE_NAME}")
+        found = f"it has no {FILE_NAME}; give a folder that 'trigraph export' wrote, or a .gguf file"
+        raise wrong_path(path.parent, f"is not a trigraph package: {found}")
     file_inside(path.parent, path.name, _MAX_BYTES)
     try:
         content = json.loads(path.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,11 +32,16 @@ def write_file(
 ) -> None:
     """Write the tensors, deterministic by `seed`. The file appears when it is complete.
 
-    Raises TrigraphError for a negative seed and a path that cannot be written.
+    Raises TrigraphError for a negative seed, a path that cannot be written, and a disk without room for the file.
     """
     if seed < 0:
         raise TrigraphError(f"--seed is {seed}; it must not be negative")
+    needed = sum(tensor.nbytes for tensor in wanted if tensor.kind != "hollow")
     try:
+        if path.is_dir():
+            raise TrigraphError(f"{path}: is a folder; name a file")
+        if needed > (free := shutil.disk_usage(path.parent).free):
+            raise TrigraphError(f"{path}: takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of the disk are free")
         with staged_file(path) as stage, closing(gguf.GGUFWriter(stage, architecture)) as writer:
             add_metadata(writer)
             _add_tensors(writer, wanted)

@@ -13,10 +13,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import deferred
 from trigraph.runtime.cli.command import command_of, with_plain_types
 from trigraph.runtime.cli.console import say
+from trigraph.runtime.cli.hints import remedy_of_command
 from trigraph.runtime.text.template_renderer import TemplateError
 
 _USER_ERROR, _INTERRUPTED = 2, 130
@@ -72,12 +73,14 @@ class _Group(TyperGroup):
         return with_plain_types(ctx, super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in [name for p in self.get_params(ctx) for name in p.opts]:
+            raise TrigraphError(f"unknown option {args[0]}: {remedy_of_command(args[0])}")
         with deferred(signal.SIGINT):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] == "ps":
-            raise TrigraphError("unknown command 'ps': a server says what it has loaded at /v1/models and /health")
+        if (advice := remedy_of_command(args[0])) is not None:
+            raise TrigraphError(f"unknown command {quote(args[0])}: {advice}")
         with deferred(signal.SIGINT):
             return super().resolve_command(ctx, [*_HABITS.get(args[0], args[:1]), *args[1:]])
 

@@ -112,12 +112,17 @@ class Command(TyperCommand):
         if not ctx.resilient_parsing:  # as when the shell completes a word
             self._check(ctx, args)
             self._configure(ctx, args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if error.param is None or (wrong := _wrong_value(max(error.param.opts, key=len), error)) is None:
+                raise
+            raise TrigraphError(wrong) from error
 
     def _configure(self, ctx: Any, args: list[str]) -> None:
         """Takes the options of a file that --config names for defaults, where the command has that option."""
         options = {name[2:]: p for p in self.get_params(ctx) for name in p.opts if name.startswith("--")}
-        if "config" not in options:
+        if options.pop("config", None) is None:
             return
         given = [args[i + 1] for i, word in enumerate(args[:-1]) if word == "--config"]
         given += [word.partition("=")[2] for word in args if word.startswith("--config=")]
@@ -126,39 +131,66 @@ class Command(TyperCommand):
 
             ctx.default_map = {}
             for name, value, where in ConfigFile.read(Path(file)).options(options):
+                option = options[name]
+                given_value = [value] if option.multiple and isinstance(value, str) else value
                 try:
-                    options[name].process_value(ctx, value)
+                    option.process_value(ctx, given_value)
                 except typer.BadParameter as error:
-                    raise TrigraphError(f"{where}: {name}: {error.message}") from error
-                ctx.default_map[options[name].name] = value
+                    wrong = _wrong_value(name, error) or f"{name}: {error.message}"
+                    raise TrigraphError(f"{where}: {wrong}") from error
+                ctx.default_map[option.name] = given_value
 
     def _check(self, ctx: Any, args: list[str]) -> None:
         parameters = self.get_params(ctx)
         options = [p for p in parameters if p.param_type_name == "option"]
         takes_value = {name: not p.is_flag for p in options for name in (*p.opts, *p.secondary_opts)}
+        paths = {name for p in options if p.display_type(ctx) == "<path>" for name in p.opts}
         free = len(parameters) - len(options)
         words = iter(args)
         for word in words:
-            name, given, _ = word.partition("=")
+            name, given, value = word.partition("=")
             if word == "--":
                 return
+            if word.startswith(_DASHES):
+                hint = _advice("--" + word.lstrip("".join(_DASHES)), list(takes_value)) or "write hyphens, - or --"
+                raise TrigraphError(f"{quote(word)} begins with a dash that is no hyphen: {hint}")
             if not word.startswith("-") or word == "-":
                 free -= 1
                 if free < 0:
-                    hint = "; give the prompt with -p" if "--prompt" in takes_value else ""
+                    hint = next((hint for option, hint in _FREE_WORDS.items() if option in takes_value), "")
                     raise TrigraphError(f"unexpected argument {quote(word)}{hint}")
+                if not word.strip():
+                    raise TrigraphError(f"an argument is {quote(word)}; is a variable of the shell unset?")
             elif takes_value.get(name):
-                if not given:
-                    next(words, None)
+                value = value if given else next(words, "-")  # without one, Typer says so
+                if value in takes_value and not given:
+                    raise TrigraphError(f"{name} needs a value, and the option {value} follows it")
+                if value == "" and name in paths:
+                    raise TrigraphError(f"{name} is empty; is a variable of the shell unset?")
             elif name not in takes_value and not (takes_value.get(word[:2]) and re.fullmatch(r"-\w-?\d+", word)):
                 every = "--help-all" if "--help-all" in takes_value else "--help"
                 hint = _advice(name, list(takes_value)) or f"'{ctx.command_path} {every}' lists all"
                 raise TrigraphError(f"unknown option {name}: {hint}")
 
 
+_DASHES = ("\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212")  # into which word processors turn hyphens
+_FREE_WORDS = {"--prompt": "; give the prompt with -p", "--out": "; give the folder with -o"}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def _wrong_value(name: str, error: typer.BadParameter) -> str | None:
+    """What to say of the value of an option that is no number, or out of range; None where the error says it itself."""
+    if (errors := getattr(error.__cause__, "errors", None)) is None:
+        return None
+    first = errors()[0]
+    kind = _KINDS.get(first["type"].partition("_")[0])
+    wanted = f"write {kind}" if kind else first["msg"].replace("Input should", "it must")
+    return f"{name} is {quote(first['input'])}; {wanted}"
+
+
 def _advice(name: str, ours: list[str]) -> str | None:
     """What to use in place of an unknown option, if that is known."""
     if (advice := remedy(name, ours)) is not None:
         return advice
-    near = difflib.get_close_matches(name, ours, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(name, ours, n=1, cutoff=0.8) if len(name) > 3 else []
     return f"did you mean {near[0]}?" if near else None

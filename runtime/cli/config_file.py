@@ -18,6 +18,8 @@ from trigraph.runtime.cli.arguments import parse_tokens
 from trigraph.runtime.cli.hints import remedy
 
 _TABLES = "models"
+_OF_THE_COMMAND = "its options are those of the command, without dashes"
+_OF_A_MODEL = "a model has options of its files, its memory, sampling and template; others go before all tables"
 _HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
 _SYNTAX = re.compile(r"(.*) \((?:at line (\d+), column \d+|at end of document)\)")
 
@@ -67,7 +69,11 @@ class ConfigFile:
         for name, value in self.content.items():
             if name != _TABLES:
                 where = self.place(name)
-                _check_name(where, name, [*known, _TABLES])
+                if isinstance(value, dict) and name not in known:
+                    raise TrigraphError(
+                        f"{where}: unknown table [{name}]: options are outside tables, models in [models.NAME]"
+                    )
+                _check_name(where, name, [*known, _TABLES], _OF_THE_COMMAND)
                 yield name, _text(value), where
 
     def models(self, *groups: Any) -> dict[str, tuple[Any, ...]]:
@@ -82,7 +88,7 @@ class ConfigFile:
         values: list[dict[str, Any]] = [{} for _ in groups]
         for name, value in table.items():
             where = self.place(name, model)
-            _check_name(where, name, known)
+            _check_name(where, name, known, _OF_A_MODEL)
             index, field = known[name]
             try:
                 values[index][field] = _value(type(groups[index]), name, field, value)
@@ -135,9 +141,9 @@ def _text(value: Any) -> Any:
     return [str(item) for item in value] if isinstance(value, list) else value
 
 
-def _check_name(where: object, name: str, known: Iterable[str]) -> None:
+def _check_name(where: object, name: str, known: Iterable[str], all_of_them: str) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-        other = f"did you mean {near[0]}?" if near else "its options are those of the command, without dashes"
+        other = f"did you mean {near[0]}?" if near else all_of_them
         hint = remedy(f"--{name}", [f"--{option}" for option in known]) or other
         raise TrigraphError(f"{where}: unknown option {quote(name)}: {hint}")

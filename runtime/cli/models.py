@@ -36,7 +36,7 @@ def models(
 ) -> None:
     """List the models that were downloaded, pulled by Ollama, or exported, with their sizes; download or remove one."""
     sweep()
-    if action is None:
+    if action in (None, "list", "ls") and name is None:
         _list(as_json=as_json)
         return
     if action not in ("pull", "rm") or name is None:

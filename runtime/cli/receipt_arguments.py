@@ -44,6 +44,8 @@ class ReceiptArguments:
             return None
         if chat:
             raise TrigraphError("--receipt needs a prompt (-p or -f)")
+        if path.is_dir():
+            raise TrigraphError(f"{path}: is a folder; name a file for the receipt")
         try:
             check_writable(path)
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options
 from trigraph.runtime.cli.arguments import SpeculationArguments
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
@@ -32,6 +33,8 @@ def request_options(
     constraint: Constraint | None = None,
 ) -> Options:
     """The options. Raises TrigraphError for values out of range."""
+    if end.max_tokens < -1:
+        raise TrigraphError(f"max_tokens is {end.max_tokens}; it must be 0 or more, or -1: until the context is full")
     return Options(
         sampling=sampling.sampling(),
         max_tokens=None if end.max_tokens == -1 else end.max_tokens,

@@ -44,7 +44,7 @@ class ServerArguments:
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 serves other machines as well.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.")] = 8080
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8080
     api_key: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY", help=f"API key that requests must send (default: ${_KEY_VARIABLE}). Repeatable."),
@@ -70,7 +70,9 @@ class ServerArguments:
             metavar="URL", help="Allowed CORS origin: https://example.org, 'http://localhost:*', 'app://*'. Repeatable."
         ),
     ] = None
-    drain_seconds: Annotated[float, typer.Option(help="Graceful shutdown timeout after SIGTERM, in seconds.")] = 30.0
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="Graceful shutdown timeout after SIGTERM, in seconds.")
+    ] = 30.0
     receipt_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Sign receipts with this Ed25519 private key, in PEM.")
     ] = None
@@ -99,7 +101,10 @@ class ServerArguments:
         elif not keys and (key := os.environ.get(_KEY_VARIABLE)):
             keys = [key]
         if not all(key and key == key.strip() and key.isascii() and key.isprintable() for key in keys):
-            raise TrigraphError("--api-key: a key is empty, or has characters that HTTP cannot carry; use ASCII")
+            raise TrigraphError(
+                f"a key of --api-key, --api-key-file or {_KEY_VARIABLE} is empty, or has characters that HTTP cannot "
+                "carry; use ASCII without spaces at its ends"
+            )
         return tuple(keys)
 
 
@@ -234,6 +239,8 @@ def serve(
     one = Served(model, sampling, template)
     if (several := models.of(one)) and replicas.wanted:
         raise TrigraphError("replicas serve one model; leave --model out, or --replicas and --ray-address")
+    if several and server.alias is not None:
+        raise TrigraphError("--alias is for one model; with several, --model NAME=MODEL says what clients call each")
     if not several:
         one = one.checked()
     first, *others = [*several][:1] or server.names() or [public_name(model.model, one.model.path)]

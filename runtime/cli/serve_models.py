@@ -89,11 +89,15 @@ class ModelsArguments:
             name, given, model = text.partition("=")
             if not (given and name and model):
                 raise TrigraphError(
-                    f"--model {quote(text)}: write NAME=MODEL.gguf; a single model is given without an option"
+                    f"--model {quote(text)}: write NAME=MODEL.gguf, in a file a table [models.NAME]; a single "
+                    "model is given without an option"
                 )
             if name in served:
                 raise TrigraphError(f"--model {quote(text)}: there is a model of that name already")
             served[name] = replace(base, model=replace(base.model, model=Path(model), hub=None)).checked()
+        if not served and (self.idle_minutes is not None or self.models_memory is not None):
+            option = "--idle-minutes" if self.idle_minutes is not None else "--models-memory"
+            raise TrigraphError(f"{option} is for models that are loaded when they are asked for: --model NAME=MODEL")
         if served and (one := base.model.model or base.model.hub) is not None:
             raise TrigraphError(f"{one}: give this model a name as well: --model NAME={one}")
         return served

@@ -237,7 +237,8 @@ class _LastTurn:
 class Reply:
     """A reply in the making; when it has ended, it is part of the conversation.
 
-    Iterate over it to get its text in pieces, or over `events` to have reasoning, content and tool calls told apart.
+    `run` returns its text. Iterate over it to get that in pieces, or over `events` to have reasoning, content and tool
+    calls told apart.
     """
 
     def __init__(
@@ -259,6 +260,10 @@ class Reply:
         for piece in self._pieces():
             if isinstance(piece, str):
                 yield piece
+
+    def run(self) -> str:
+        """Waits for the end of the reply, and returns its text."""
+        return "".join(self)
 
     def events(self) -> Iterator[Event]:
         """Reasoning, content and tool calls, in pieces."""

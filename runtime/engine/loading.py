@@ -17,7 +17,7 @@ from trigraph.exporter.package.external import load_graph
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
-from trigraph.models.errors import TrigraphError, named
+from trigraph.models.errors import TrigraphError, named, quote
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
@@ -70,6 +70,10 @@ def load(
     TrigraphError for what the user can put right.
     """
     config = configured(config, settings)
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise TrigraphError(
+            f"the model is {quote(path)}; give a .gguf file, a package, or a name such as USER/REPO:QUANT"
+        )
     given = located(Path(path), progress)
     if os.path.isdir(given.path):
         if config.draft_model is not None:

@@ -66,6 +66,8 @@ def located(model: Path, progress: Progress = silent) -> GivenModel:
 
     Raises TrigraphError for what cannot be downloaded or found.
     """
+    if model.is_symlink() and not os.path.exists(model):
+        raise TrigraphError(f"{model}: is a link to a file that is not there")
     if os.path.lexists(model) or (model.parent.name and model.parent.is_dir()):
         return GivenModel(model)
     if (name := model.as_posix()).startswith("ollama:"):

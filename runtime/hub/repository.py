@@ -48,6 +48,11 @@ class ModelName:
         if match := _LINK.fullmatch(text):
             file = (match["path"] or "").rpartition("/")[2]
             return cls(match["repository"], file if file.endswith(".gguf") else None)
+        if text.startswith("ollama:"):
+            raise TrigraphError(
+                f"{text}: is a model of Ollama's, not of a hub; 'ollama pull {text.removeprefix('ollama:')}' downloads "
+                f"it, and 'trigraph run {text}' runs it"
+            )
         if match := _OLLAMA.fullmatch(text):
             repository = f"unsloth/{match['model'].capitalize()}-{match['size'].upper()}-GGUF:Q4_K_M"
             raise TrigraphError(

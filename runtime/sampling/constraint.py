@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 from trigraph.models.checks import check
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.sampling.gbnf_lark import lark_of
 from trigraph.runtime.sampling.guidance import compile_error, library, plain
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
@@ -90,10 +90,13 @@ class JsonSchema(Constraint):
         return self._enforced.notes
 
     def _text(self, schema: str | Mapping[str, Any] | type[PydanticModel]) -> str:
+        model = isinstance(schema, type) and hasattr(schema, "model_json_schema")
+        if not (model or isinstance(schema, str | Mapping)):
+            raise TrigraphError(f"the JSON schema is {quote(schema)}; give JSON text, a dict or a Pydantic model")
         try:
-            if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+            if isinstance(schema, type):
                 schema = schema.model_json_schema()
-            return json.dumps(schema) if isinstance(schema, Mapping) else schema  # type: ignore[return-value]
+            return json.dumps(schema) if isinstance(schema, Mapping) else schema
         except (TypeError, ValueError, RecursionError) as error:
             raise self._fault(f"it is not JSON ({error})") from error
 

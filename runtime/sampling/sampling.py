@@ -28,7 +28,7 @@ from trigraph.runtime.sampling.top_logits import top_logits
 _LARGEST = 1e30  # what is added to a logit of float32, for each of many tokens
 _LONGEST = 2**31 - 1
 _RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
-    ("temperature", float, lambda value: 0 <= value < math.inf, "0 or more"),
+    ("temperature", float, lambda value: 0 <= value < math.inf, "0 or more, and finite"),
     ("top_k", int, lambda value: 0 <= value <= _LONGEST, f"from 0 (off) to {_LONGEST}"),
     ("top_p", float, lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("min_p", float, lambda value: 0 <= value <= 1, "from 0 to 1"),

@@ -64,7 +64,9 @@ class Settings:
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        """Raises TrigraphError for an origin that no browser sends."""
+        """Raises TrigraphError for a host without a name, and for an origin that no browser sends."""
+        if not self.host:
+            raise TrigraphError("--host is empty; name an address, 127.0.0.1 for this machine or 0.0.0.0 for all")
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise TrigraphError(

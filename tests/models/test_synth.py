@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -223,12 +224,17 @@ def test_interruption_leaves_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "x.gguf").read_text() == "the old file"
 
 
-def test_unwritable_path(tmp_path: Path) -> None:
+def test_unwritable_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TrigraphError, match=r"cannot write .*No such file or directory"):
         write_synthetic("tiny-dense", tmp_path / "missing" / "x.gguf")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(TrigraphError, match=r"cannot write .*Is a directory"):
+    with pytest.raises(TrigraphError, match=r"folder: is a folder; name a file"):
         write_synthetic("tiny-dense", tmp_path / "folder")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**6))
+    with pytest.raises(TrigraphError, match=r"x\.gguf: takes 0\.\d GB, and 0\.0 GB of the disk are free"):
+        write_synthetic("tiny-dense", tmp_path / "x.gguf")
+    write_synthetic("qwen3.6-27b", tmp_path / "x.gguf", layers=1, vocab=512, hollow=True)
+    (tmp_path / "x.gguf").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 

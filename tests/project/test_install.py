@@ -16,6 +16,7 @@ import typer
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from requirements import requirements
 from trigraph import custom_ops
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli.app import app
@@ -113,3 +114,13 @@ def test_container_files_name_files_that_exist(name: str) -> None:
         words = line.split()
         if words[:1] == ["COPY"] and not words[1].startswith("--from"):
             assert all((ROOT / source).exists() for source in words[1:-1]), line
+
+
+def test_requirements_of_an_extra_are_those_of_the_extras_that_it_names() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = requirements(table, "serve")
+    assert set(table["dependencies"]) < set(listed) and not any(each.startswith("trigraph") for each in listed)
+    extras = table["optional-dependencies"]
+    for name in ("grammar", "hub", "images"):
+        assert set(extras[name]) <= set(listed)
+    assert "uvicorn>=0.40" in listed and not set(extras["ray"]) & set(listed)

@@ -198,7 +198,7 @@ def test_a_configuration_file(
         ("models = 4", "models must be tables"),
         ("port = ", "is not TOML"),
         ("port = " + "9" * 5000, "is not TOML"),
-        ("port = 'many'", "valid integer"),
+        ("port = 'many'", "port is 'many'; write a whole number"),
     ],
 )
 def test_mistakes_in_a_file(trigraph: Run, tmp_path: Path, content: str, message: str) -> None:
@@ -210,7 +210,7 @@ def test_mistakes_in_a_file(trigraph: Run, tmp_path: Path, content: str, message
     ("arguments", "message"),
     [
         (["--config", "/nowhere/x.toml"], "/nowhere/x.toml: cannot be read"),
-        (["--model", "x.gguf"], "write NAME=MODEL.gguf; a single model is given without an option"),
+        (["--model", "x.gguf"], "write NAME=MODEL.gguf, in a file a table [models.NAME]; a single model is given"),
         (["--model", "a=x.gguf", "--model", "a=y.gguf"], "there is a model of that name already"),
         (["z.gguf", "--model", "a=x.gguf"], "give this model a name as well: --model NAME=z.gguf"),
     ],

@@ -103,3 +103,18 @@ def test_engines_find_files_from_any_folder(tmp_path: Path, monkeypatch: pytest.
 def test_applications_have_names_that_ray_takes() -> None:
     names = ["Qwen3.6-27B-UD-Q4_K_XL", "org/model:v2", "a#b", ""]
     assert [*map(application_name, names)] == ["Qwen3.6-27B-UD-Q4_K_XL", "org-model-v2", "a-b", "trigraph"]
+
+
+def test_engines_that_do_not_start_say_why(
+    cluster: dict[str, SimpleNamespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray Serve itself says that a deployment failed, and keeps what its replicas raised."""
+    said = "failed to start 3 times:\n  File ...\ntrigraph.models.errors.TrigraphError: device is tpu; use cpu\n"
+
+    def run(application: object, *, name: str, route_prefix: str | None) -> None:
+        cluster[name] = SimpleNamespace(deployments={"engine": SimpleNamespace(message=said)})
+        raise RuntimeError("Failed to update the deployments ['engine'].")
+
+    monkeypatch.setattr(serve, "run", run)
+    with pytest.raises(TrigraphError, match=r"the engines of two do not start: device is tpu; use cpu$"):
+        engines_on("auto", "two", Deployed("model"))

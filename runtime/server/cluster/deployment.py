@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,18 @@ def engines_on(address: str | None, name: str, deployed: Deployed | None) -> Rem
         description = handle.describe.remote().result(timeout_s=_ANSWER_SECONDS)
         return RemoteEngine(description, RayReplicas(handle), DEFAULT_WAITING)
     except (RuntimeError, TimeoutError, RayServeException) as error:
-        raise TrigraphError(f"the engines of {application} do not start: {error or 'no replica answers'}") from error
+        reason = _refusal(application) or error or "no replica answers"
+        raise TrigraphError(f"the engines of {application} do not start: {reason}") from error
+
+
+def _refusal(application: str) -> str | None:
+    """What the engines said that did not start, if Ray Serve knows it."""
+    with suppress(Exception):  # of a cluster that has gone, whatever Ray raises
+        found = serve.status().applications[application]
+        said = [each.message for each in found.deployments.values()]
+        refusals: list[str] = re.findall(rf"{TrigraphError.__name__}: (.+)", "\n".join(said))
+        return refusals[-1].strip()
+    return None
 
 
 def _start_cluster(cpus: int) -> None:

@@ -82,7 +82,7 @@ def test_keys(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--api-key", ""], "a key is empty"),
+        (["--api-key", ""], "is empty, or has characters that HTTP cannot carry"),
         (["--api-key", "ä"], "use ASCII"),
         (["--api-key-file", "{tmp}/none"], "none: cannot be read"),
         (["--api-key-file", "{tmp}/empty"], "has no key; write one a line"),

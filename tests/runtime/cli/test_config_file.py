@@ -70,7 +70,11 @@ def test_the_settings_of_a_model_are_its_own(served: dict[str, Served]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('\nport = "abc"', "F:2: port: "),
+        ('\nport = "abc"', "F:2: port is 'abc'; write a whole number"),
+        ("config = 'other.toml'", "F:1: unknown option 'config'"),
+        ("[server]\nport = 1", "unknown table [server]: options are outside tables, models in [models.NAME]"),
+        ("model = 'tiny'", "--model 'tiny': write NAME=MODEL.gguf, in a file a table [models.NAME]"),
+        ("cors-origin = 'x'", "error: "),
         ("\n\nprot = 3", "F:3: unknown option 'prot': did you mean port?"),
         ("port = ", "F:1: is not TOML: Invalid value"),
         ("[models]\nx = 3", "F: models must be tables"),
@@ -79,7 +83,7 @@ def test_the_settings_of_a_model_are_its_own(served: dict[str, Served]) -> None:
         ("temp = 1\n[models.x]\nmodel = 'tiny'\n[models.y]\nmodel = 'tiny'\ntemp = 'warm'", "F:6: [models.y]: temp is"),
         ("[models.x]\nmodel = 'tiny'\n'ctx-size' = '4x'", "F:3: [models.x]: '4x' is not a number of tokens"),
         ("[models.x]\nmodel = 'tiny'\ntop-q = 1", "F:3: [models.x]: unknown option 'top-q': did you mean top-p?"),
-        ("[models.x]\nmodel = 'tiny'\nport = 1", "F:3: [models.x]: unknown option 'port'"),
+        ("[models.x]\nmodel = 'tiny'\nport = 1", "F:3: [models.x]: unknown option 'port': a model has"),
         ("[models.x]\nmodel = 'tiny'\ntop-p = 3", "F:1: [models.x]: top_p is 3.0; it must be"),
         ("[models.x]\nmodel = 'tiny'\nchat-template-file = 'none'", "F:1: [models.x]: none: cannot be read"),
         ("[models.x]\nmodel = 'tiny'\nstop = 1", "F:3: [models.x]: unknown option 'stop'"),

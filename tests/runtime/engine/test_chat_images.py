@@ -157,5 +157,5 @@ def test_a_model_that_reads_text_only(tiny_package: Path) -> None:
     with load(tiny_package, threads=1) as engine:
         assert not engine.supports_images
         for show in (lambda: engine.chat(images=[FIRST]), lambda: engine.chat().say("What?", images=[FIRST])):
-            with pytest.raises(TrigraphError, match="the model reads text only; export it with --mmproj FILE"):
+            with pytest.raises(TrigraphError, match="the model reads text only; it reads images with its mmproj"):
                 show()

@@ -126,6 +126,12 @@ def test_another_setting_is_explained(name: str, remedy: str) -> None:
         trigraph.load("tiny", 4096)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("model", ["", None, 5])
+def test_no_model_is_explained(model: Any) -> None:
+    with pytest.raises(TrigraphError, match=r"the model is .*; give a \.gguf file, a package, or a name"):
+        trigraph.load(model)
+
+
 def test_a_model_by_name(operator_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from trigraph.runtime.hub.given import GivenModel
 
@@ -151,5 +157,5 @@ def test_a_schema_in_three_forms() -> None:
     with pytest.raises(TrigraphError, match="it is not JSON"):
         JsonSchema({"const": {1, 2}})
     for wrong in (5, None, int, _Person(name="a", age=1)):
-        with pytest.raises(TrigraphError, match="the schema of a JsonSchema is"):
+        with pytest.raises(TrigraphError, match=r"the JSON schema is .*; give JSON text, a dict or a Pydantic model"):
             JsonSchema(wrong)  # type: ignore[arg-type]

@@ -197,7 +197,8 @@ def test_a_chat_can_be_constrained() -> None:
     engine, _ = engine_of(scripted(b"maybe", 0), context=200, template=TEMPLATE)
     chat = engine.chat()
     for _ in range(2):
-        assert "".join(chat.say("Is it?", Options(GREEDY, constraint=Regex("yes|no")))) in ("yes", "no")
+        assert chat.say("Is it?", Options(GREEDY, constraint=Regex("yes|no"))).run() in ("yes", "no")
+    assert len(chat.messages) == 4
 
 
 @pytest.mark.parametrize(
