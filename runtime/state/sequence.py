@@ -110,10 +110,6 @@ class Sequence:
         self.mtp_len = length
         self.hiddens.keep(length - 1, self.length)
 
-    def moved(self, slot: int) -> None:
-        """Its recurrent state is in another slot."""
-        self.slot = slot
-
     def add_page(self, page: int) -> None:
         """Takes a KV page behind the others."""
         self.pages[self.page_count] = page
