@@ -74,15 +74,6 @@ class PrefixCache:
         """Checkpoints."""
         return sum(1 for _ in self._tree)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the slots, pages and rows that checkpoints hold, those too that running sequences share."""
-        kept = [_checkpoint(node) for node in self._tree]
-        slots = {checkpoint.sequence.slot for checkpoint in kept}
-        pages = {page for each in kept for page in each.sequence.pages[: each.sequence.page_count].tolist()}
-        rows = sum(array.nbytes for each in kept for array in each.row or ())
-        return len(slots) * self._state.slot_bytes + len(pages) * self._state.page_bytes + rows
-
     def find(self, prompt: list[int], images: Images = (), *, needs_row: bool = True) -> Found:
         """A sequence for a prompt, in which keys stand in the places of `images`.
 

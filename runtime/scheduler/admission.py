@@ -22,6 +22,8 @@ _FEW, _FILLING = 4, 0.15
 # While many decode, a piece takes this part of a round of theirs: the time between their tokens stays within twice what
 # it was, with what a round costs beside its steps. A single round may be slow by chance: the last ones count.
 _SHARE, _RECENT = 0.75, 8
+# Where a piece takes longer than that without tokens, as it reads all weights: so much longer, or it would bring none.
+_LEAST = 1.5
 
 
 class Admission:
@@ -79,16 +81,16 @@ class Admission:
         decoding = [request for request in active if request.decodes]
         if not decoding:
             return self._steps.chunk
-        milliseconds = self._model.scheduling.prefill_ms
+        speed, milliseconds = self._model.prefill_speed, self._model.scheduling.prefill_ms
         if milliseconds is not None:
             seconds = milliseconds / 1000
         else:
-            seconds = _SHARE * max(map(_round_seconds, decoding))
+            seconds = max(_SHARE * max(map(_round_seconds, decoding)), _LEAST * speed.least_seconds)
             room = self._steps.state.sequences - len(active)
             prompts = len(active) - len(decoding) + min(len(self._waiting), room)
             if _FEW * prompts >= len(decoding):
                 seconds = max(seconds, _FILLING)
-        return min(max(1, self._model.prefill_speed.tokens(seconds)), self._steps.chunk)
+        return min(speed.tokens(seconds), self._steps.chunk)
 
     def cut(self, active: list[Request], prompts: list[Request], piece: int) -> list[tuple[Request, int]]:
         """The next pieces of the prompts, `piece` tokens at most, to those whose turn it is.
@@ -142,7 +144,7 @@ class Admission:
             return None
         found = self._cache.find(target, request.images.placed, needs_row=not request.completion.ids)
         request.sequence = sequence = found.sequence
-        needed = state.room([sequence], [min(len(target) + self._steps.reach, self._model.context)])
+        needed = state.room([sequence], [min(len(target) + state.limits.reach, self._model.context)])
         if not self._cache.make_room(*needed) and active:  # others than requests have it
             self._cache.insert(sequence, None, ends=True)
             self._steps.release(sequence)

@@ -146,7 +146,7 @@ class Scheduler:
 
     def _run(self, batch: Batch) -> None:
         if batch.decoding:
-            sizes = [(request, self._steps.reach) for request in batch.decoding]
+            sizes = [(request, self._steps.state.limits.reach) for request in batch.decoding]
             self._attempt(sizes, lambda: decode_round(self.executor, batch.decoding, self.governor))
         if batch.prompts:
             self._attempt(batch.prompts, partial(self._prefill, batch.prompts))
@@ -183,7 +183,7 @@ class Scheduler:
         """The batch without those who had to give their state back, so that there is room for the others."""
         context = self._model.context
         while True:
-            sizes = [(request, self._steps.reach) for request in batch.decoding] + batch.prompts
+            sizes = [(request, self._steps.state.limits.reach) for request in batch.decoding] + batch.prompts
             sequences = [request.state for request, _ in sizes]
             lengths = [min(request.state.length + size, context) for request, size in sizes]
             if not sizes or self.cache.make_room(*self._steps.state.room(sequences, lengths)):

@@ -25,6 +25,8 @@ class StateLimits:
     page_size: int
     max_pending: int
     hidden: int
+    reach: int
+    """The most places behind a sequence that a round writes, be it with drafts or with what it verifies."""
 
     @property
     def pages(self) -> int:

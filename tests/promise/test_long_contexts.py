@@ -104,7 +104,7 @@ def test_requests_beyond_65536_tokens(packages: Packages) -> None:
             with engine.steps.lock:
                 engine.cache.clear()
                 engine.cache.insert(begun, None)
-            options = Options(Sampling(temperature=0.9, seed=3), max_tokens=24, ignore_eos=True, draft_tokens=drafts)
+            options = Options(Sampling(temperature=0.9, seed=3), max_tokens=24, ignore_eos=True, speculate=bool(drafts))
             requests = [engine.submit(prompt, options) for prompt in prompts]
             for request in requests:
                 request.result()

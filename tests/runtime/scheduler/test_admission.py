@@ -10,12 +10,17 @@ from trigraph.runtime.model import Scheduling
 from trigraph.runtime.scheduler.admission import Admission
 
 
-def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = None, room: int = 16) -> int:
-    """Tokens of a piece where a token takes a millisecond and a round of those that decode 20, but for two of them."""
+def piece(
+    decoding: int, prompts: int, waiting: int, prefill_ms: float | None = None, room: int = 16, speed: object = None
+) -> int:
+    """Tokens of a piece where a round of those that decode takes 20 milliseconds, but for two of them.
+
+    `speed`: that of prompts, in place of a millisecond a token.
+    """
     model: Any = SimpleNamespace(
         steps=SimpleNamespace(chunk=512, state=SimpleNamespace(sequences=room)),
         scheduling=Scheduling(prefill_ms=prefill_ms),
-        prefill_speed=SimpleNamespace(tokens=lambda seconds: round(seconds * 1000)),
+        prefill_speed=speed or SimpleNamespace(tokens=lambda seconds: round(seconds * 1000), least_seconds=0.0),
     )
     queue: Any = [None] * waiting
     unused: Any = None
@@ -61,3 +66,21 @@ def test_pieces_of_prompts_come_to_take_the_time_that_is_asked_for() -> None:
         tokens = speed.tokens(0.12)
         speed.observe(tokens, 0.02 + 0.001 * tokens)
     assert speed.tokens(0.12) == pytest.approx(100, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("least", "each", "tokens"),
+    [
+        (0.018, 0.0001, 90),  # a round reads all weights, and a piece nearly as much
+        (0.014, 0.0005, 14),
+        (0.0, 0.001, 15),  # three quarters of a round, as ever
+        (0.002, 0.001, 13),
+    ],
+)
+def test_a_piece_takes_longer_than_what_it_takes_without_tokens(least: float, each: float, tokens: int) -> None:
+    """Or a long prompt would come on by a token a round. Now and then something else holds a piece up."""
+    speed = PrefillSpeed()
+    for number in range(400):
+        size = piece(8, 1, 0, speed=speed) if number > 3 else 512
+        speed.observe(size, (least + each * size) * (8 if number % 50 == 20 else 1))
+    assert piece(8, 1, 0, speed=speed) == pytest.approx(tokens, rel=0.15)
