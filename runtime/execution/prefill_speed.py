@@ -4,8 +4,9 @@ from collections import deque
 from itertools import pairwise
 
 _MEMORY = 0.9  # weight of a timed piece, one piece later
-_LATEST = 4  # pieces of a size, of which the fastest counts: a busy machine only adds
+_LATEST = 3  # pieces of a size, of which the fastest counts: a busy machine only adds
 _FIRST_PIECE = 32  # tokens of a piece before any was timed
+_SHORTEST = 1e-6  # seconds: the clock may tell none, and times are divided by each other
 
 Piece = tuple[int, float]
 """Tokens and seconds."""
@@ -23,36 +24,35 @@ class PrefillSpeed:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Takes in the run of a piece."""
+        seconds = max(seconds, _SHORTEST)
         self._tokens = _MEMORY * self._tokens + tokens
         self._seconds = _MEMORY * self._seconds + seconds
-        self._sizes.setdefault(tokens.bit_length(), deque(maxlen=_LATEST)).append((tokens, seconds))
+        size = tokens.bit_length()
+        latest = self._sizes.setdefault(size, deque(maxlen=_LATEST))
+        latest.append((tokens, seconds))
+        if (
+            len(latest) == _LATEST
+        ):  # texts grow, and machines slow down: what was faster with more tokens is out of date
+            least = min(seconds for _, seconds in latest)
+            for larger in [other for other in self._sizes if other > size and self._fastest(other)[1] < least]:
+                del self._sizes[larger]
 
     def tokens(self, seconds: float) -> int:
         """The tokens whose run takes about `seconds`; at least 1."""
-        pieces = self._pieces()
-        if not pieces or not pieces[-1][1]:
-            return _FIRST_PIECE
-        for (fewer, shorter), (tokens, longer) in pairwise([(0, 0.0), *pieces]):
+        pieces, most = [(0, 0.0)], float("inf")
+        for size in sorted(self._sizes, reverse=True):
+            tokens, least = self._fastest(size)
+            most = min(most, least)  # none takes longer than a larger one, whatever held it up
+            pieces.insert(1, (tokens, most))
+        for (fewer, shorter), (tokens, longer) in pairwise(pieces):
             if longer > seconds:
                 return max(1, int(fewer + (tokens - fewer) * (seconds - shorter) / (longer - shorter)))
-        return max(1, int(pieces[-1][0] * seconds / pieces[-1][1]))
-
-    @property
-    def least_seconds(self) -> float:
-        """What a piece takes beside its tokens: 0 while that is not known."""
-        for (few, shorter), (more, longer) in pairwise(self._pieces()[:2]):
-            return max(0.0, shorter - few * (longer - shorter) / (more - few))
-        return 0.0
+        tokens, longest = pieces[-1]
+        return max(1, int(tokens * seconds / longest)) if tokens else _FIRST_PIECE
 
     def seconds(self, tokens: int) -> float:
         """What a prefill of so many tokens takes, as far as is known."""
         return tokens * self._seconds / self._tokens if self._tokens else tokens / _FIRST_PIECE
 
-    def _pieces(self) -> list[Piece]:
-        """One of each size, in ascending order: none takes longer than a larger one, whatever held it up."""
-        found, most = list[Piece](), float("inf")
-        for size in sorted(self._sizes, reverse=True):
-            tokens, seconds = min(self._sizes[size], key=lambda piece: piece[1] / piece[0])
-            most = min(most, seconds)
-            found.append((tokens, most))
-        return found[::-1]
+    def _fastest(self, size: int) -> Piece:
+        return min(self._sizes[size], key=lambda piece: piece[1] / piece[0])

@@ -22,8 +22,9 @@ _FEW, _FILLING = 4, 0.15
 # While many decode, a piece takes this part of a round of theirs: the time between their tokens stays within twice what
 # it was, with what a round costs beside its steps. A single round may be slow by chance: the last ones count.
 _SHARE, _RECENT = 0.75, 8
-# Where a piece takes longer than that without tokens, as it reads all weights: so much longer, or it would bring none.
-_LEAST = 1.5
+# Or this part, where that brings twice as many tokens a second: where a piece reads all weights, 200 tokens may take
+# little longer than one.
+_LONGER, _PAYS = 1.25, 2
 
 
 class Admission:
@@ -85,7 +86,9 @@ class Admission:
         if milliseconds is not None:
             seconds = milliseconds / 1000
         else:
-            seconds = max(_SHARE * max(map(_round_seconds, decoding)), _LEAST * speed.least_seconds)
+            took = max(map(_round_seconds, decoding))
+            short, long = speed.tokens(_SHARE * took), speed.tokens(_LONGER * took)
+            seconds = took * (_LONGER if long / _LONGER >= _PAYS * short / _SHARE else _SHARE)
             room = self._steps.state.sequences - len(active)
             prompts = len(active) - len(decoding) + min(len(self._waiting), room)
             if _FEW * prompts >= len(decoding):
