@@ -82,18 +82,18 @@ class Admission:
         decoding = [request for request in active if request.decodes]
         if not decoding:
             return self._steps.chunk
-        speed, milliseconds = self._model.prefill_speed, self._model.scheduling.prefill_ms
+        speed, milliseconds, least = self._model.prefill_speed, self._model.scheduling.prefill_ms, 1
         if milliseconds is not None:
             seconds = milliseconds / 1000
         else:
-            took = max(map(_round_seconds, decoding))
+            took, least = max(map(_round_seconds, decoding)), len(decoding)  # as many rows, and about as long
             short, long = speed.tokens(_SHARE * took), speed.tokens(_LONGER * took)
             seconds = took * (_LONGER if long / _LONGER >= _PAYS * short / _SHARE else _SHARE)
             room = self._steps.state.sequences - len(active)
             prompts = len(active) - len(decoding) + min(len(self._waiting), room)
             if _FEW * prompts >= len(decoding):
                 seconds = max(seconds, _FILLING)
-        return min(speed.tokens(seconds), self._steps.chunk)
+        return min(max(least, speed.tokens(seconds)), self._steps.chunk)
 
     def cut(self, active: list[Request], prompts: list[Request], piece: int) -> list[tuple[Request, int]]:
         """The next pieces of the prompts, `piece` tokens at most, to those whose turn it is.

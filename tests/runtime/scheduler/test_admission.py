@@ -75,6 +75,7 @@ def test_pieces_of_prompts_come_to_take_the_time_that_is_asked_for() -> None:
         (0.014, 0.0005, 22),
         (0.0, 0.001, 15),  # three quarters of a round, as ever
         (0.002, 0.001, 13),
+        (0.0, 0.0025, 8),  # as many as decode
     ],
 )
 def test_a_long_prompt_comes_on_where_short_pieces_cost_as_much(least: float, each: float, tokens: int) -> None:
