@@ -4,7 +4,8 @@ from collections import deque
 from itertools import pairwise
 
 _MEMORY = 0.9  # weight of a timed piece, one piece later
-_LATEST = 3  # pieces of a size, of which the fastest counts: a busy machine only adds
+# Pieces of a size, of which the fastest counts: a busy machine only adds. One is not enough, where others are known.
+_LATEST, _ENOUGH = 3, 2
 _FIRST_PIECE = 32  # tokens of a piece before any was timed
 _SHORTEST = 1e-6  # seconds: the clock may tell none, and times are divided by each other
 
@@ -40,7 +41,8 @@ class PrefillSpeed:
     def tokens(self, seconds: float) -> int:
         """The tokens whose run takes about `seconds`; at least 1."""
         pieces, most = [(0, 0.0)], float("inf")
-        for size in sorted(self._sizes, reverse=True):
+        known = [size for size, latest in self._sizes.items() if len(latest) >= _ENOUGH]
+        for size in sorted(known or self._sizes, reverse=True):
             tokens, least = self._fastest(size)
             most = min(most, least)  # none takes longer than a larger one, whatever held it up
             pieces.insert(1, (tokens, most))
