@@ -77,7 +77,7 @@ SCENARIOS = {
     "responses": Scenario("reasoning dropped", ("responses",)),
     "three": Scenario("three at once", ("messages", "chat", "responses"), kept=True),
     "memory": Scenario("three at once, memory for 60 %", ("messages", "chat", "responses"), kept=True, memory=0.6),
-    "restart": Scenario("a restart in the middle", ("messages",), kept=True, restart=True),
+    "restart": Scenario("a restart in the middle", ("messages", "chat", "responses"), kept=True, restart=True),
 }
 
 

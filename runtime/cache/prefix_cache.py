@@ -74,15 +74,6 @@ class PrefixCache:
         """Checkpoints."""
         return sum(1 for _ in self._tree)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the slots, pages and rows that checkpoints hold, those too that running sequences share."""
-        kept = [_checkpoint(node) for node in self._tree]
-        slots = {checkpoint.sequence.slot for checkpoint in kept}
-        pages = {page for each in kept for page in each.sequence.pages[: each.sequence.page_count].tolist()}
-        rows = sum(array.nbytes for each in kept for array in each.row or ())
-        return len(slots) * self._state.slot_bytes + len(pages) * self._state.page_bytes + rows
-
     def find(self, prompt: list[int], images: Images = (), *, needs_row: bool = True) -> Found:
         """A sequence for a prompt, in which keys stand in the places of `images`.
 
@@ -143,9 +134,11 @@ class PrefixCache:
         if self._disk is not None and lasting:
             self._disk.offer(_checkpoint(node).sequence, _checkpoint(node).row)
 
-    def make_room(self, slots: int, pages: int) -> bool:
-        """Evicts checkpoints until so many slots and pages are free; whether they are."""
-        return self._make_room(slots, pages, None)
+    def make_room(self, slots: int, pages: int, spared: Node[_Checkpoint] | None = None) -> bool:
+        """Evicts checkpoints but `spared` until so many slots and pages are free; whether they are."""
+        state = self._state
+        wanted = (state.slots, slots, self._frees_slot), (state.pages, pages, self._own_pages)
+        return all(self._free(*each, spared) for each in wanted)
 
     def clear(self) -> None:
         """Gives everything back."""
@@ -160,7 +153,7 @@ class PrefixCache:
         checkpoints = [saved.checkpoint(index) for index in range(len(saved.lengths))]  # read before any is evicted
         begun = self._tree.match(saved.tokens[: min(saved.lengths, default=0)]).nodes
         begun = [node for node in begun if _shows(node, saved.images)]
-        if begun and not self._make_room(0, self._state.pages_to_copy(_checkpoint(begun[-1]).sequence), begun[-1]):
+        if begun and not self.make_room(0, self._state.pages_to_copy(_checkpoint(begun[-1]).sequence), begun[-1]):
             return
         base = self._resume(begun[-1]) if begun else None  # what need not be read
         missing = saved.pages - (base.page_count if base else 0)
@@ -215,14 +208,9 @@ class PrefixCache:
         """A fork of a checkpoint; what it has itself, when there is no room for two."""
         checkpoint = _checkpoint(node)
         self._steps.catch_up(checkpoint.sequence)  # once, for all that come
-        if self._make_room(0, self._state.pages_to_copy(checkpoint.sequence), node):
+        if self.make_room(0, self._state.pages_to_copy(checkpoint.sequence), node):
             return self._steps.fork(checkpoint.sequence)
         return self._forget(node)
-
-    def _make_room(self, slots: int, pages: int, spared: Node[_Checkpoint] | None) -> bool:
-        state = self._state
-        wanted = (state.slots, slots, self._frees_slot), (state.pages, pages, self._own_pages)
-        return all(self._free(*each, spared) for each in wanted)
 
     def _free(self, pool: Pool, count: int, frees: _Frees, spared: Node[_Checkpoint] | None) -> bool:
         """Evicts checkpoints but `spared`, the least valuable ones first, until a pool has so many; whether it has."""
@@ -270,9 +258,9 @@ class PrefixCache:
 
     def _own_pages(self, node: Node[_Checkpoint]) -> int:
         """Pages that nobody else has: others share those at the beginning."""
-        sequence, shared = _checkpoint(node).sequence, self._state.pages.shared
+        sequence, references = _checkpoint(node).sequence, self._state.pages.references
         pages = sequence.pages[: sequence.page_count]
-        return len(pages) - bisect_left(pages, True, key=lambda page: not shared(int(page)))
+        return len(pages) - bisect_left(pages, True, key=lambda page: references(int(page)) == 1)
 
     def _forget(self, node: Node[_Checkpoint]) -> Sequence:
         """Takes a checkpoint out of the tree; its sequence is the caller's."""

@@ -100,16 +100,6 @@ class RadixTree(Generic[V]):
             found = found.parent
         return found
 
-    def below(self, node: Node[V]) -> Iterator[Node[V]]:
-        """The nearest nodes with a value on all ways from `node`."""
-        waiting = [*node.children.values()]
-        while waiting:
-            found = waiting.pop()
-            if found.value is None:
-                waiting += found.children.values()
-            else:
-                yield found
-
     def __iter__(self) -> Iterator[Node[V]]:
         """All nodes with a value, a parent before its children."""
         waiting = [self._root]

@@ -171,7 +171,7 @@ def _placed(path: Path, description: Description, sizes: Sequence[int]) -> Place
     working = len(sizes) * WORKING_BYTES
     budgets, free = Budgets(), max(0, sum(sizes) - weights_of_file(model).nbytes - working)
     context = budgets.context(tensors, description.context, PAGE_SIZE, free, at_once=True)
-    limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual)
+    limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual, MAX_PENDING)
     state = budgets.sizes(tensors, limits, None).nbytes(tensors)
     return place(weights_of_file(model, state), sizes)
 

@@ -257,7 +257,8 @@ def _limits(manifest: Manifest, context: int) -> StateLimits:
         elif context > most:
             remedy = "; export it with a larger --max-context"
         raise TrigraphError(f"context is {context}; the package was exported for 1 to {most} tokens{remedy}")
-    return StateLimits(context or most, manifest.page_size, manifest.max_pending, manifest.config.residual)
+    rest = manifest.page_size, manifest.max_pending, manifest.config.residual, manifest.reach
+    return StateLimits(context or most, *rest)
 
 
 def _texts(folder: Path, manifest: Manifest) -> tuple[Tokenizer, ChatTemplate | None]:

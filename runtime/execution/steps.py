@@ -85,11 +85,6 @@ class Steps:
         """K: the most tokens of a sequence in one verify."""
         return self.state.limits.max_pending
 
-    @property
-    def reach(self) -> int:
-        """The most places behind a sequence that a round writes, be it with drafts or with what it verifies."""
-        return max(self.max_pending, 0 if self.block is None else self.block.block)
-
     def new_sequence(self) -> Sequence:
         """An empty sequence; `release` it after use. Raises TrigraphError when all slots are taken."""
         return self.state.new()

@@ -22,6 +22,9 @@ _FEW, _FILLING = 4, 0.15
 # While many decode, a piece takes this part of a round of theirs: the time between their tokens stays within twice what
 # it was, with what a round costs beside its steps. A single round may be slow by chance: the last ones count.
 _SHARE, _RECENT = 0.75, 8
+# Or this part, where that brings twice as many tokens a second: where a piece reads all weights, 200 tokens may take
+# little longer than one.
+_LONGER, _PAYS = 1.25, 2
 
 
 class Admission:
@@ -79,16 +82,18 @@ class Admission:
         decoding = [request for request in active if request.decodes]
         if not decoding:
             return self._steps.chunk
-        milliseconds = self._model.scheduling.prefill_ms
+        speed, milliseconds, least = self._model.prefill_speed, self._model.scheduling.prefill_ms, 1
         if milliseconds is not None:
             seconds = milliseconds / 1000
         else:
-            seconds = _SHARE * max(map(_round_seconds, decoding))
+            took, least = max(map(_round_seconds, decoding)), len(decoding)  # as many rows, and about as long
+            short, long = speed.tokens(_SHARE * took), speed.tokens(_LONGER * took)
+            seconds = took * (_LONGER if long / _LONGER >= _PAYS * short / _SHARE else _SHARE)
             room = self._steps.state.sequences - len(active)
             prompts = len(active) - len(decoding) + min(len(self._waiting), room)
             if _FEW * prompts >= len(decoding):
                 seconds = max(seconds, _FILLING)
-        return min(max(1, self._model.prefill_speed.tokens(seconds)), self._steps.chunk)
+        return min(max(least, speed.tokens(seconds)), self._steps.chunk)
 
     def cut(self, active: list[Request], prompts: list[Request], piece: int) -> list[tuple[Request, int]]:
         """The next pieces of the prompts, `piece` tokens at most, to those whose turn it is.
@@ -142,7 +147,7 @@ class Admission:
             return None
         found = self._cache.find(target, request.images.placed, needs_row=not request.completion.ids)
         request.sequence = sequence = found.sequence
-        needed = state.room([sequence], [min(len(target) + self._steps.reach, self._model.context)])
+        needed = state.room([sequence], [min(len(target) + state.limits.reach, self._model.context)])
         if not self._cache.make_room(*needed) and active:  # others than requests have it
             self._cache.insert(sequence, None, ends=True)
             self._steps.release(sequence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
+from operator import attrgetter
 
 from trigraph.runtime.requests.request import Request
 
@@ -19,7 +20,7 @@ def in_order(prompts: Iterable[Request]) -> Iterator[list[Request]]:
     longer than an earlier one still bears is in a list behind it. So a short prompt waits for hardly any long one, and
     no prompt much longer than for the earlier ones alone: nobody starves.
     """
-    for _, group in groupby(sorted(prompts, key=_rank), key=_class):
+    for _, group in groupby(sorted(prompts, key=attrgetter("rank")), key=_class):
         rest = [*group]
         while rest:
             ready: list[Request] = []
@@ -29,13 +30,13 @@ def in_order(prompts: Iterable[Request]) -> Iterator[list[Request]]:
                 missing = request.missing
                 (ready if missing <= least else behind).append(request)
                 least = min(least, _patience(request, missing))
-            yield sorted(ready, key=_missing)
+            yield sorted(ready, key=attrgetter("missing"))
             rest = behind
 
 
 def count_delays(pieces: Mapping[Request, int], prompts: Iterable[Request]) -> None:
     """Takes note of the tokens that a round computes of later prompts than each of `prompts`."""
-    for _, group in groupby(sorted(prompts, key=_rank, reverse=True), key=_class):
+    for _, group in groupby(sorted(prompts, key=attrgetter("rank"), reverse=True), key=_class):
         later = 0
         for request in group:
             request.delay += later
@@ -46,14 +47,6 @@ def _patience(request: Request, missing: int) -> int:
     """How many more tokens of later prompts it bears."""
     whole = request.lost + request.target_length - request.found
     return max(0, (2 * whole - missing) // _PART - request.delay)
-
-
-def _missing(request: Request) -> int:
-    return request.missing
-
-
-def _rank(request: Request) -> tuple[int, int]:
-    return request.rank
 
 
 def _class(request: Request) -> int:

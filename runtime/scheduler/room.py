@@ -20,8 +20,7 @@ class Room:
     """
 
     def __init__(self, steps: Steps) -> None:
-        self._state, self._most = steps.state, steps.reach
-        state = steps.state
+        self._state = state = steps.state
         spare = max(1, state.slots.size - state.sequences)
         self._spacing = state.limits.page_size * max(1, 2 * state.pages.size // spare)  # takes half of these slots
 
@@ -32,7 +31,7 @@ class Room:
         pages = {page for each in sequences if each is not None for page in each.pages[: each.page_count].tolist()}
         free = state.pages.size - len(pages)
         for each, sequence in zip(everybody, sequences, strict=True):
-            length = min(each.target_length + self._most, state.limits.context)
+            length = min(each.target_length + state.limits.reach, state.limits.context)
             free -= max(0, state.pages_of(length) - (0 if sequence is None else sequence.page_count))
         growth = sum(self._growth(each) for each in everybody)
         return free >= state.pages_of(min(growth, request.target_length))

@@ -7,6 +7,7 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import attrgetter
 
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.device.memory import RetryError
@@ -128,7 +129,7 @@ class Scheduler:
                 if isinstance(found, Exception):  # of a file in the cache, say
                     self.end(request, found)
                     continue
-                insort(self._active, request, key=lambda active: active.rank)
+                insort(self._active, request, key=attrgetter("rank"))
                 if request.state.length == request.target_length:
                     self._attempt([(request, 0)], partial(self._arrived, request, found.row, 0))
         chosen = self._suspects() or self._active
@@ -145,13 +146,10 @@ class Scheduler:
 
     def _run(self, batch: Batch) -> None:
         if batch.decoding:
-            sizes = [(request, self._steps.reach) for request in batch.decoding]
-            self._attempt(sizes, partial(self._decode, batch.decoding))
+            sizes = [(request, self._steps.state.limits.reach) for request in batch.decoding]
+            self._attempt(sizes, lambda: decode_round(self.executor, batch.decoding, self.governor))
         if batch.prompts:
             self._attempt(batch.prompts, partial(self._prefill, batch.prompts))
-
-    def _decode(self, decoding: list[Request]) -> None:
-        decode_round(self.executor, decoding, self.governor)
 
     def _prefill(self, prompts: list[tuple[Request, int]]) -> None:
         sequences = [request.state for request, _ in prompts]
@@ -185,7 +183,7 @@ class Scheduler:
         """The batch without those who had to give their state back, so that there is room for the others."""
         context = self._model.context
         while True:
-            sizes = [(request, self._steps.reach) for request in batch.decoding] + batch.prompts
+            sizes = [(request, self._steps.state.limits.reach) for request in batch.decoding] + batch.prompts
             sequences = [request.state for request, _ in sizes]
             lengths = [min(request.state.length + size, context) for request, size in sizes]
             if not sizes or self.cache.make_room(*self._steps.state.room(sequences, lengths)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from itertools import count
+from operator import attrgetter
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.requests.request import Request
@@ -36,12 +37,12 @@ class Waiting:
             if (count := len(self._queue) - max(0, places)) >= self._limit:
                 raise QueueFullError(f"{count} requests wait already; try again later, or raise max_waiting")
             request.rank = (-request.priority, next(self._numbers))
-            insort(self._queue, request, key=_rank)
+            insort(self._queue, request, key=attrgetter("rank"))
 
     def add(self, request: Request) -> None:
         """Adds a request that has given its state back, at its old place."""
         with self._lock:
-            insort(self._queue, request, key=_rank)
+            insort(self._queue, request, key=attrgetter("rank"))
 
     def discard(self, request: Request) -> None:
         """Takes a request out, if it is there."""
@@ -54,7 +55,3 @@ class Waiting:
         """All of them, in that order."""
         with self._lock:
             return tuple(self._queue)
-
-
-def _rank(request: Request) -> tuple[int, int]:
-    return request.rank

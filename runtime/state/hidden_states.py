@@ -19,11 +19,6 @@ class HiddenRows:
         """Position of the oldest row."""
         return self._first
 
-    @property
-    def end(self) -> int:
-        """Position after the newest row."""
-        return self._first + self._count
-
     def append(self, rows: NDArray[np.float32]) -> None:
         """Copies `rows` [n, hidden] of the next n positions."""
         wanted = self._count + len(rows)

@@ -68,7 +68,3 @@ class Pool:
     def references(self, number: int) -> int:
         """How many are held."""
         return self._references[number]
-
-    def shared(self, number: int) -> bool:
-        """Whether more than one reference is held."""
-        return self._references[number] > 1

@@ -25,6 +25,8 @@ class StateLimits:
     page_size: int
     max_pending: int
     hidden: int
+    reach: int
+    """The most places behind a sequence that a round writes, be it with drafts or with what it verifies."""
 
     @property
     def pages(self) -> int:
@@ -109,10 +111,6 @@ class Sequence:
         """The head has KV of the first `length` tokens, and of nothing else."""
         self.mtp_len = length
         self.hiddens.keep(length - 1, self.length)
-
-    def moved(self, slot: int) -> None:
-        """Its recurrent state is in another slot."""
-        self.slot = slot
 
     def add_page(self, page: int) -> None:
         """Takes a KV page behind the others."""

@@ -125,26 +125,23 @@ class State:
 
     def hold(self, sequence: Sequence) -> Sequence:
         """What `sequence` has committed, to be read alone: takes no room, and keeps slot and pages until released."""
-        held = sequence.copy(self.slots.share(sequence.slot), self.limits, pending=False)
-        for page in sequence.pages[: self.pages_of(sequence.length)].tolist():
-            held.add_page(self.pages.share(page))
-        return held
+        return self._share(sequence, self.pages_of(sequence.length), pending=False, copies=False)
 
-    def _share(self, parent: Sequence, page_count: int, *, pending: bool) -> Sequence:
-        """A copy of the parent that shares its slot and as many of its pages."""
+    def _share(self, parent: Sequence, page_count: int, *, pending: bool, copies: bool = True) -> Sequence:
+        """A copy of the parent that shares its slot and as many of its pages; `copies`: not those still written."""
         if parent.slot == RELEASED:
             raise TrigraphError("the sequence was released; it cannot be forked")
         # Entries of the MTP head may be missing in full pages: whoever adds them writes what any other one would.
-        settled = parent.length // self.limits.page_size
+        settled = parent.length // self.limits.page_size if copies else page_count
         self.pages.require(page_count - settled)
         child = parent.copy(self.slots.share(parent.slot), self.limits, pending=pending)
         numbers = parent.pages[:page_count].tolist()
-        shared = [self.pages.share(number) for number in numbers[:settled]]
-        copied = [self.pages.take() for _ in numbers[settled:]]
-        for source, target in zip(numbers[settled:], copied, strict=True):
-            self._copy_page(source, target)
-        for number in shared + copied:
-            child.add_page(number)
+        pages = [*map(self.pages.share, numbers[:settled]), *(self.pages.take() for _ in numbers[settled:])]
+        for source, target in zip(numbers[settled:], pages[settled:], strict=True):
+            for buffer in self.paged.values():
+                buffer.copy_row(source, target)
+        for page in pages:
+            child.add_page(page)
         return child
 
     def pages_to_copy(self, parent: Sequence) -> int:
@@ -191,7 +188,7 @@ class State:
 
     def _shared_slots(self, sequences: abc.Sequence[Sequence]) -> int:
         """How many of the sequences cannot write the slot that they read."""
-        return sum([self.slots.shared(sequence.slot) for sequence in sequences])
+        return sum([self.slots.references(sequence.slot) > 1 for sequence in sequences])
 
     def check_room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Reserves pages. Raises TrigraphError when these, or slots for the sequences to write, are not free."""
@@ -206,14 +203,14 @@ class State:
         Reserves pages too. Takes all that the step needs or, with a TrigraphError, nothing.
         """
         self.check_room(sequences, lengths)
-        return [self.slots.take() if self.slots.shared(seq.slot) else seq.slot for seq in sequences]
+        return [self.slots.take() if self.slots.references(seq.slot) > 1 else seq.slot for seq in sequences]
 
     def move(self, sequences: abc.Iterable[Sequence], slots: abc.Iterable[int]) -> None:
         """After a step: the sequences live in the slots that `slots_out` gave."""
         for sequence, slot in zip(sequences, slots, strict=True):
             if slot != sequence.slot:
                 self.slots.drop(sequence.slot)
-                sequence.moved(slot)
+                sequence.slot = slot
 
     def abandon(self, sequences: abc.Iterable[Sequence], slots: abc.Iterable[int]) -> None:
         """After a step that failed: its sequences cannot go on, and the new slots are free again."""
@@ -225,10 +222,6 @@ class State:
     def nbytes(self) -> int:
         """Bytes of all state tensors, touched or not."""
         return sum(array.nbytes for buffer in self.buffers.values() for array in buffer.arrays)
-
-    def _copy_page(self, source: int, target: int) -> None:
-        for buffer in self.paged.values():
-            buffer.copy_row(source, target)
 
 
 def _populate_slot(buffers: abc.Mapping[str, StateBuffer], slot: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from support.models.packages import Packages
 from support.operators.run import LIBRARY
 from support.requests.promise import row_bits, sequence_bits
-from trigraph.runtime import load
+from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
 
@@ -54,3 +56,62 @@ def test_pieces_of_a_text_beyond_65536_tokens(packages: Packages) -> None:
                 steps.keep(other, size)
         assert found == row
         assert sequence_bits(engine, other) == sequence_bits(engine, begun)
+
+
+@pytest.mark.slow
+def test_a_text_beyond_65536_tokens_over_a_restart(packages: Packages, tmp_path: Path) -> None:
+    """Two files in a cache folder, of which the second one goes on from the first."""
+    folder, kept = packages("trained", "Q8_0", rope_scaling="yarn:33"), tmp_path / "cache"
+    text = np.random.default_rng(5).integers(3, 200, LENGTH).tolist()
+
+    def engine() -> Engine:
+        return load(folder, threads=1, context=LENGTH + 8, sequences=3, device=LIBRARY, cache_dir=kept)
+
+    with engine() as first:
+        disk, steps = first.model.disk, first.steps
+        assert disk is not None
+        with steps.lock:
+            first.model.prefill_speed.observe(1, 0.01)  # a file pays
+            begun = begun_with(steps, text[:BEGUN])
+            first.cache.insert(begun, None)
+        disk.finish()
+        with steps.lock:
+            row = row_bits(steps.prefill([begun], [text[BEGUN:]]))
+            first.cache.insert(begun, None)
+        disk.finish()
+        assert disk.problem is None and disk.written == 2
+        with steps.lock:
+            bits = sequence_bits(first, begun)
+    with engine() as other, other.steps.lock:
+        found = other.cache.find([*text, 1]).sequence
+        assert found.length == LENGTH
+        assert sequence_bits(other, found) == bits
+        begun = other.cache.find([*text[:BEGUN], 1]).sequence
+        assert begun.length == BEGUN
+        assert row_bits(other.steps.prefill([begun], [text[BEGUN:]])) == row
+
+
+@pytest.mark.slow
+def test_requests_beyond_65536_tokens(packages: Packages) -> None:
+    """Alone and without drafts; then with drafts, beside others, from a shorter and a longer beginning."""
+    folder = packages("trained", "Q8_0", rope_scaling="yarn:33")
+    with load(folder, threads=1, context=LENGTH + 64, sequences=4, device=LIBRARY) as engine:
+        text = np.random.default_rng(5).integers(3, engine.steps.vocab, LENGTH).tolist()
+        with engine.steps.lock:
+            begun = begun_with(engine.steps, text[:BEGUN])
+
+        def said(prompts: list[list[int]], drafts: int) -> list[list[int]]:
+            with engine.steps.lock:
+                engine.cache.clear()
+                engine.cache.insert(begun, None)
+            options = Options(Sampling(temperature=0.9, seed=3), max_tokens=24, ignore_eos=True, speculate=bool(drafts))
+            requests = [engine.submit(prompt, options) for prompt in prompts]
+            for request in requests:
+                request.result()
+            assert all(request.reused >= BEGUN for request in requests)
+            return [request.ids for request in requests]
+
+        alone = said([text], 0)
+        beside = said([text, [*text[: BEGUN + 300], 7], [*text, 9]], 3)
+        assert beside[:1] == alone
+        assert said([[*text, 9]], 0) == beside[2:]

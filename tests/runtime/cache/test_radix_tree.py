@@ -45,11 +45,6 @@ class Trees(RuleBasedStateMachine):
         assert known == max((len(b) for b in beginnings if any(k[: len(b)] == b for k in self.plain)), default=0)
         above = self.tree.above(nodes[-1]) if nodes else None
         assert above is (nodes[-2] if len(nodes) > 1 else None)
-        if nodes:
-            start = tuple(tokens[: nodes[-1].length])
-            behind = [key for key in self.plain if key[: len(start)] == start and key != start]
-            nearest = [key for key in behind if not any(key[: len(k)] == k and key != k for k in behind)]
-            assert {id(n) for n in self.tree.below(nodes[-1])} == {id(self.tree.put([*key])) for key in nearest}
 
     @invariant()
     def holds_the_same(self) -> None:

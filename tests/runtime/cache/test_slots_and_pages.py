@@ -100,7 +100,7 @@ TENSORS = (
     StateTensor("gdn.0.state", "float32", ("slots", 1000), ("verify",)),
     StateTensor("kv.0.key", "float32", ("pages", 256, 4), ("verify",)),
 )
-SLOT, PAGE, LIMITS = 4000, 4096, StateLimits(2000, 256, 8, 16)  # bytes; eight pages are a context
+SLOT, PAGE, LIMITS = 4000, 4096, StateLimits(2000, 256, 8, 16, 8)  # bytes; eight pages are a context
 
 
 @pytest.mark.parametrize("pages", [10**10, 10**12, 10**30])
@@ -175,7 +175,7 @@ def test_double_buffers_count_twice() -> None:
 
 def test_a_budget_that_holds_no_context_is_refused() -> None:
     tensor = StateTensor("kv.0.key", "float16", ("pages", 256, 4096), ("verify",))
-    limits = StateLimits(32768, 256, 8, 16)
+    limits = StateLimits(32768, 256, 8, 16, 8)
     sentence = "kv_memory is 268,435,455 bytes, and a context of 32768 tokens takes 268,435,456; give as much, or load"
     with pytest.raises(TrigraphError, match=sentence):
         Budgets(kv_memory=(256 << 20) - 1).sizes((tensor,), limits, 1 << 40)

@@ -10,12 +10,17 @@ from trigraph.runtime.scheduler.admission import Admission
 from trigraph.runtime.scheduler.model import Scheduling
 
 
-def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = None, room: int = 16) -> int:
-    """Tokens of a piece where a token takes a millisecond and a round of those that decode 20, but for two of them."""
+def piece(
+    decoding: int, prompts: int, waiting: int, prefill_ms: float | None = None, room: int = 16, speed: object = None
+) -> int:
+    """Tokens of a piece where a round of those that decode takes 20 milliseconds, but for two of them.
+
+    `speed`: that of prompts, in place of a millisecond a token.
+    """
     model: Any = SimpleNamespace(
         steps=SimpleNamespace(chunk=512, state=SimpleNamespace(sequences=room)),
         scheduling=Scheduling(prefill_ms=prefill_ms),
-        prefill_speed=SimpleNamespace(tokens=lambda seconds: round(seconds * 1000)),
+        prefill_speed=speed or SimpleNamespace(tokens=lambda seconds: round(seconds * 1000)),
     )
     queue: Any = [None] * waiting
     unused: Any = None
@@ -61,3 +66,33 @@ def test_pieces_of_prompts_come_to_take_the_time_that_is_asked_for() -> None:
         tokens = speed.tokens(0.12)
         speed.observe(tokens, 0.02 + 0.001 * tokens)
     assert speed.tokens(0.12) == pytest.approx(100, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("least", "each", "tokens"),
+    [
+        (0.018, 0.0001, 70),  # a round reads all weights, and a piece nearly as much: then 25 ms
+        (0.014, 0.0005, 22),
+        (0.0, 0.001, 15),  # three quarters of a round, as ever
+        (0.002, 0.001, 13),
+        (0.0, 0.0025, 8),  # as many as decode
+    ],
+)
+def test_a_long_prompt_comes_on_where_short_pieces_cost_as_much(least: float, each: float, tokens: int) -> None:
+    """Not by a token a round. Now and then something else holds a piece up."""
+    speed = PrefillSpeed()
+    for number in range(400):
+        size = piece(8, 1, 0, speed=speed) if number > 3 else 512
+        speed.observe(size, (least + each * size) * (8 if number % 50 == 20 else 1))
+    assert piece(8, 1, 0, speed=speed) == pytest.approx(tokens, rel=0.1)
+
+
+def test_pieces_become_shorter_as_a_text_grows() -> None:
+    """Whatever longer ones took at its beginning."""
+    speed, sizes = PrefillSpeed(), list[int]()
+    for number in range(300):
+        sizes.append(piece(1, 1, 0, speed=speed) if number > 3 else 512)
+        speed.observe(sizes[-1], (0.0002 + 0.00001 * number) * sizes[-1])
+        if number > 10:
+            assert sizes[-1] * (0.0002 + 0.00001 * number) <= 1.4 * 0.15
+    assert sizes[-1] < 60

@@ -79,7 +79,8 @@ class Rounds(RuleBasedStateMachine):
         run_round(self.engine)
         active = scheduler(self.engine).active
         if before:
-            came_on = any(request.completion.done or _reached(request) > before[request] for request in before)
+            reached = {request: before.get(request, 0) for request in [*before, *active]}  # one that began may be first
+            came_on = any(request.completion.done or _reached(request) > reached[request] for request in reached)
             assert came_on, "all stand still"
         elif waiting:
             assert active or len(self.engine._driver._waiting) < waiting, "nobody began"

@@ -54,7 +54,7 @@ def weights_of_package(package: Path, state: Mapping[str, int] = MappingProxyTyp
 def state_of_package(package: Path, context: int, sequences: int) -> Mapping[str, int]:
     """Bytes of the state tensors with which `load` with these settings serves it on a GPU."""
     manifest = read_manifest(package)
-    limits = StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden)
+    limits = StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden, manifest.reach)
     return Budgets(sequences).sizes(manifest.state, limits, None).nbytes(manifest.state)
 
 

@@ -66,7 +66,7 @@ class FakeModel:
         self, context: int = 64, sequences: int = 4, chunk: int = 512, *, slots: int = 0, pages: int = 0
     ) -> Steps:
         """The steps of this model, with two slots and the pages of a context for each sequence unless given."""
-        limits = StateLimits(context, PAGE, K, HIDDEN)
+        limits = StateLimits(context, PAGE, K, HIDDEN, max(K, self.blocks.config.block if self.blocks else 0))
         tensors = (*(TENSORS if self.guess else TENSORS[:-1]), *([BLOCK_KEY] if self.blocks else []))
         sizes = StateSizes(sequences, slots or 2 * sequences, pages or sequences * limits.pages)
         state = State(tensors, limits, sizes)
