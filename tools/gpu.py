@@ -30,8 +30,8 @@ from trigraph.runtime.bench.load import Load
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.device.cuda.device import CudaDevice
 
-SM90_KERNELS = ("experts", "mixture of experts")
-"""Of gpu_kernels: those that differ with TRIGRAPH_SM90_KERNELS."""
+RULE = {("qwen3.6-35b-a3b", 512): "123 to 139 by count", ("qwen3.6-35b-a3b", 4096): "980 to 1,110 by count"}
+"""Expected of the scan alone: 516 cycles a token were measured with 218 instructions, now 178."""
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 """Of compute-sanitizer."""
 
@@ -57,27 +57,8 @@ def delta_rule(session: Session) -> None:
         for row in timed["kernels"]:
             if row["kernel"] == "delta rule" and row["sequences"] == 1:
                 what = f"{timed['model']}: {row['rows']} tokens, us"
-                session.note("delta-rule", what, f"{row['us']:.1f}", "about 60" if row["rows"] == 512 else "")
-
-
-def sm90(session: Session) -> None:
-    """Kernels that are for sm_90 alone, and not taken unless asked for: their bits, and their times beside others'."""
-    session.note("sm90", "tests", session.test("cuda/emulator/sm90.py", "cuda/emulator/fused.py", sm90="1"))
-    only = [word for name in SM90_KERNELS for word in ("--only", name)]
-    if (program := shutil.which("compute-sanitizer")) is not None:
-        for tool in ("memcheck", "synccheck"):
-            command = (program, "--tool", tool, "--error-exitcode", "9", session.kernels(), "--bits", *only)
-            session.run(*command, "--rows", "1,3", "small", TRIGRAPH_SEPARATE_SCRATCH="1", TRIGRAPH_SM90_KERNELS="1")
-            session.note("sm90", tool, "clean")
-    command = (session.kernels(), *only, "--rows", "1,4")
-    plain, other = (json.loads(session.run(*command, TRIGRAPH_SM90_KERNELS=asked)) for asked in "01")
-    for before, after in zip(plain["models"], other["models"], strict=True):
-        for one, two in zip(before["kernels"], after["kernels"], strict=True):
-            what = f"{before['model']}: {one['kernel']}, {one['rows']} rows of {one['sequences']}"
-            if one["hash"] != two["hash"]:
-                raise RuntimeError(f"{what} has other bits")
-            if one["kernel"] in SM90_KERNELS:
-                session.note("sm90", what, f"{one['us']:.1f} -> {two['us']:.1f} us")
+                expected = RULE.get((timed["model"], row["rows"]), "")
+                session.note("delta-rule", what, f"{row['us']:.1f}", expected)
 
 
 def operators(session: Session) -> None:
@@ -176,7 +157,6 @@ SOAKED = 450
 STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "kernels": (kernels, 90),
     "delta-rule": (delta_rule, 60),
-    "sm90": (sm90, 220),
     "sanitizer": (sanitizer, 120),
     "operators": (operators, 120),
     "bits": (bits, 180),

@@ -59,13 +59,11 @@ class Session:
             raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}")
         return done.stdout
 
-    def test(self, *names: str, graphs: str = "1", sm90: str = "0") -> str:
+    def test(self, *names: str, graphs: str = "1") -> str:
         """Runs files of tests on the CUDA library; how many passed."""
         files = [str(ROOT / "tests" / name) for name in names]
         command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files)
-        return _summary(
-            self.run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs, TRIGRAPH_SM90_KERNELS=sm90)
-        )
+        return _summary(self.run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs))
 
     def kernels(self) -> Path:
         """The program gpu_kernels. It is built where none was given, which the stage's time does not count."""

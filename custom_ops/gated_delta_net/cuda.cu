@@ -60,7 +60,8 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     const dim3 chunks(static_cast<unsigned>(g.units()), blocks_of(longest, kMixTokens), sequences);
     launch(mix, chunks, threads, 0, stream, work);
     const int64_t parts = blocks_of(g.dim, kColumns);
-    if (!g.commit || step.rows <= kFewRows || parts * g.v_heads * step.sequences > kScanBlocks * multiprocessors_)
+    const bool many = g.commit && step.rows > kFewRows && step.rows * g.v_heads * g.dim <= UINT32_MAX;
+    if (!many || parts * g.v_heads * step.sequences > kScanBlocks * multiprocessors_)
       return launch(kScans[index], dim3(heads, sequences), threads, 0, stream, work);
     launch(kManyScans[index], dim3(static_cast<unsigned>(parts), heads, sequences), kScanThreads, 0, stream, work);
     launch(kFinishes[index], dim3(blocks_of(step.rows, kGroup), heads), kGroup * kLanes, 0, stream, work);

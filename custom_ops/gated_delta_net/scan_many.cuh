@@ -3,6 +3,8 @@
 // products a token. Other warps bring tokens. A third launch makes output norm and gate.
 #pragma once
 
+#include <climits>
+
 #include "scan.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -19,8 +21,11 @@ struct Ring {
   struct Row {
     float query[kBands * kBand], key[kBands * kBand], value[kColumns];
   };
+  struct __align__(16) Gate {
+    float decay, beta, look;  // look: q . k
+  };
   Row row[kRing];
-  float decay[kRing], beta[kRing], look[kRing];
+  Gate gate[kRing];
 
   __device__ static __forceinline__ int place(int i) { return i + i / kRows * (kBand - kRows); }  // of row i
 };
@@ -34,62 +39,66 @@ class Scanner {
     band_ = lane / kWarpColumns, column_ = static_cast<int>(threadIdx.x) / kWarp * kWarpColumns + lane % kWarpColumns;
     active_ = first + column_ < D;
     if (!active_) column_ = 0;
-    const int64_t head = blockIdx.y, heads = work.geometry.v_heads;
-    const int64_t at = (head * D + band_ * kRows) * D + first + column_;
-    const float* from = work.past_state + sequence.slot_in * heads * D * D + at;
-    to_ = work.state + sequence.slot_out * heads * D * D + at;
-    stride_ = heads * D, pending_ = static_cast<int>(sequence.pending);
-    y_ = work.y + (sequence.begin - pending_) * stride_ + head * D + first + column_;
+    stride_ = static_cast<unsigned>(work.geometry.v_heads) * D;
+    writes_from_ = active_ && band_ == 0 ? static_cast<int>(sequence.pending) : INT_MAX;
+    y_ = work.y;
+    at_ = static_cast<unsigned>(sequence.begin - sequence.pending) * stride_ + blockIdx.y * D + first + column_;
+    const float* from = work.past_state + state_at(work, sequence.slot_in);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) state_[i] = sequence.fresh ? 0.0f : from[i * D];
   }
 
-  // Tokens `first` to `end` of all `count`; y gets what the rule makes of own ones.
-  __device__ __forceinline__ void run(const Ring<D>& ring, int first, int end, int count) {
-    if (first == 0 && end > 0) meet(ring, 0, -0.0f);  // which changes no state
-    float* y = y_ + first * stride_;
+  // Tokens `first` to `end`, from an even one on; y gets what the rule makes of own ones.
+  __device__ __forceinline__ void run(const Ring<D>& ring, int first, int end) {
+    if (first == 0 && end > 0) meet(ring, 0, -0.0f, odd_, even_);  // which changes no state
+    unsigned at = at_ + static_cast<unsigned>(first) * stride_;
 #pragma unroll 1
-    for (int t = first; t < end; ++t, y += stride_) {
-      const Scalars now = next_;
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) state_[i] *= now.decay;  // while lanes meet
-      const float delta = now.beta * (now.value - now.decay * joined(with_key_));
-      const float out = fmaf(now.look, delta, now.decay * joined(with_query_));
-      meet(ring, static_cast<unsigned>(min(t + 1, count - 1)), delta);  // behind the last token, any one
-      if (t >= pending_ && active_ && band_ == 0) *y = out;
+    for (int t = first; t < end; t += 2, at += 2 * stride_) {
+      one(ring, t, at, even_, odd_);
+      if (t + 1 < end) one(ring, t + 1, at + stride_, odd_, even_);
     }
   }
 
   // The state after all tokens.
-  __device__ __forceinline__ void finish() {
+  __device__ __forceinline__ void finish(const Work& work) const {
     if (!active_) return;
+    float* to = work.state + state_at(work, work.step.slots_out[blockIdx.z]);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) to_[i * D] = state_[i];
+    for (int i = 0; i < kRows; ++i) to[i * D] = state_[i];
   }
 
  private:
   static constexpr int kRows = Ring<D>::kRows;
 
-  // What a thread needs of a token beside its vectors.
-  struct Scalars {
-    float decay, beta, value, look;
-  };
-
+  // Where the thread's rows of a slot's state begin.
+  __device__ __forceinline__ int64_t state_at(const Work& work, int64_t slot) const {
+    return ((slot * work.geometry.v_heads + blockIdx.y) * D + band_ * kRows) * D + blockIdx.x * kColumns + column_;
+  }
+  // Token t, whose key is there.
+  __device__ __forceinline__ void one(const Ring<D>& ring, int t, unsigned at, const float* key, float* next) {
+    const typename Ring<D>::Gate now = next_;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) state_[i] *= now.decay;  // while lanes meet
+    const float delta = now.beta * (value_ - now.decay * joined(with_key_));
+    const float out = fmaf(now.look, delta, now.decay * joined(with_query_));
+    meet(ring, static_cast<unsigned>(t + 1), delta, key, next);  // behind the last token, whatever is there
+    if (t >= writes_from_) y_[at] = out;
+  }
   // A column's sum; all lanes call.
   __device__ static __forceinline__ float joined(float band) {
     band += __shfl_xor_sync(kAllLanes, band, kWarpColumns);
     return band + __shfl_xor_sync(kAllLanes, band, 2 * kWarpColumns);
   }
-  // S = S + k d^T with the key of the token before, and the band's products with those of token t, which is the next.
-  __device__ __forceinline__ void meet(const Ring<D>& ring, unsigned t, float delta) {
+  // S = S + k d^T with a key, and the band's products with those of token t, which is the next.
+  __device__ __forceinline__ void meet(const Ring<D>& ring, unsigned t, float delta, const float* key, float* next) {
     const unsigned slot = t % kRing;
     const auto& row = ring.row[slot];
     const auto* keys = reinterpret_cast<const float4*>(row.key + band_ * Ring<D>::kBand);
     const auto* queries = reinterpret_cast<const float4*>(row.query + band_ * Ring<D>::kBand);
-    next_ = {ring.decay[slot], ring.beta[slot], row.value[column_], ring.look[slot]};
-    const auto one = [&](int i, float key, float query) {
-      state_[i] = fmaf(key_[i], delta, state_[i]), key_[i] = key;
-      with_key_ = fmaf(key, state_[i], with_key_), with_query_ = fmaf(query, state_[i], with_query_);
+    next_ = ring.gate[slot], value_ = row.value[column_];
+    const auto one = [&](int i, float k, float q) {
+      state_[i] = fmaf(key[i], delta, state_[i]), next[i] = k;
+      with_key_ = fmaf(k, state_[i], with_key_), with_query_ = fmaf(q, state_[i], with_query_);
     };
     with_key_ = with_query_ = 0;
 #pragma unroll
@@ -100,11 +109,13 @@ class Scanner {
   }
 
   bool active_;
-  int band_, column_, pending_;
-  int64_t stride_;
-  float *to_, *y_;
-  Scalars next_{};  // of the token that comes next, as key_
-  float state_[kRows], key_[kRows] = {}, with_key_ = 0, with_query_ = 0;
+  int band_, column_;
+  int writes_from_;       // the first token whose element of y the thread writes
+  unsigned at_, stride_;  // that element of the first token, and from a token's to the next one's
+  float* y_;
+  typename Ring<D>::Gate next_{};                       // of the token that comes next, as value_
+  float state_[kRows], even_[kRows], odd_[kRows] = {};  // keys of such tokens
+  float value_ = 0, with_key_ = 0, with_query_ = 0;
 };
 
 // Brings `count` tokens from `first` on to shared memory, with the product of each query with its key, by a warp.
@@ -131,7 +142,7 @@ __device__ __forceinline__ void bring(const Work& work, const Sequence& sequence
   if (lane < count) {
     Gates gates;
     gates.read(work, sequence, head, first + lane), gates.finish();
-    ring.decay[slot + lane] = gates.decay(), ring.beta[slot + lane] = gates.beta;
+    ring.gate[slot + lane].decay = gates.decay(), ring.gate[slot + lane].beta = gates.beta;
   }
   await_copies(0);
   __syncwarp();
@@ -142,7 +153,7 @@ __device__ __forceinline__ void bring(const Work& work, const Sequence& sequence
 #pragma unroll
     for (int i = lane % kLanes; i < D; i += kLanes) look = fmaf(row.query[ring.place(i)], row.key[ring.place(i)], look);
     look = lane_sum(look, kLanes);
-    if (n < count && lane % kLanes == 0) ring.look[slot + n] = look;
+    if (n < count && lane % kLanes == 0) ring.gate[slot + n].look = look;
   }
 }
 
@@ -157,10 +168,10 @@ __global__ void __launch_bounds__(kScanThreads, 2) scan_many(Work work) {
   if (warp < kScanners) {
     Scanner<D> scanner(work, sequence);
     for (int first = -2 * kGroup; first < count; first += kGroup) {
-      scanner.run(ring, max(first, 0), min(first + kGroup, count), count);
+      scanner.run(ring, max(first, 0), min(first + kGroup, count));
       __syncthreads();
     }
-    scanner.finish();
+    scanner.finish(work);
   } else {
     const float* mixed = work.mixed_of(sequence, blockIdx.z);
     for (int group = -2 * kGroup; group < count; group += kGroup) {

@@ -111,12 +111,13 @@ class Experts {
     const int64_t count = tokens.count, pairs = count * shapes.k;
     const bool few = stacks.gate.takes_few() && stacks.gate.kernel == stacks.up.kernel && stacks.down.takes_few() &&
                      FewExperts::fit(count, shapes.k, shapes.width, shapes.ffn);
-    if (tokens.shared_hidden && !(few && shared_down->takes_few() && shared_down->width == shapes.ffn)) {
+    const bool alone = few && count <= FewExperts::kAlone;
+    if (tokens.shared_hidden && !(alone && shared_down->takes_few() && shared_down->width == shapes.ffn)) {
       shared_down->gated_product(tokens.shared_hidden, tokens.shared_up, count, const_cast<float*>(tokens.sum.shared),
                                  arena_, stream);
       tokens.shared_hidden = nullptr;
     }
-    const bool chosen = tokens.ids || (few && count <= FewExperts::kChoosing);
+    const bool chosen = tokens.ids || alone;
     const Arena::Memory ids = arena_.take<int64_t>(chosen ? 0 : pairs),
                         weights = arena_.take<float>(chosen ? 0 : pairs);
     if (!chosen) {

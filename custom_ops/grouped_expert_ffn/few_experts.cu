@@ -1,4 +1,4 @@
-#include "bulk_experts.cuh"
+#include "expert_rows.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -68,9 +68,7 @@ void launch_experts(FewExperts all, cudaStream_t stream, Types<F...>) {
   const int sums = std::max({2 * all.made * all.gate.chains, all.shared.data ? kSharedTiles * all.shared.chains : 0,
                              all.taken * k * all.down.chains});
   const auto blocks = static_cast<unsigned>(all.tokens * (all.makers + all.takers));
-  const size_t after = all.rows_bytes + sums * kTile * sizeof(float), bytes = kFewWarps * all.ring_bytes + after;
-  if (takes_bulk(all, reinterpret_cast<const void*>(bulk_experts<F...>)))
-    return launch_step(all.tokens, bulk_experts<F...>, blocks, kFewThreads, kBulkRing + after, stream, all);
+  const size_t bytes = kFewWarps * all.ring_bytes + all.rows_bytes + sums * kTile * sizeof(float);
   launch_step(all.tokens, few_experts<F...>, blocks, kFewThreads, bytes, stream, all);
 }
 

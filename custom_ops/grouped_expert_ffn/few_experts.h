@@ -52,8 +52,9 @@ struct ExpertTask {
 
 // A launch.
 struct FewExperts {
-  static constexpr int kMost = 128;                // pairs of a token and a slot
-  static constexpr int kChoosing = 4;              // tokens at most whose blocks choose; of more, a launch is faster
+  static constexpr int kMost = 128;  // pairs of a token and a slot
+  // Tokens at most whose blocks choose and make the shared expert's output; of more, launches for these are faster.
+  static constexpr int kAlone = 4;
   static constexpr int64_t kCounters = 1 + kMost;  // see cuda/last_block.cuh
 
   const int64_t* ids;  // [tokens, k], which may be bad; nullptr: blocks choose those of their token themselves

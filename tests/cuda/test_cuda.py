@@ -66,13 +66,6 @@ def test_operators_on_a_small_gpu(emulator: Path) -> None:
     run_tests(emulator, files, SMALL, "-k", "not transformers and not torch and not function_bodies")
 
 
-@pytest.mark.parametrize("gpu", [{}, SMALL], ids=["large", "small"])
-def test_kernels_for_sm_90(emulator: Path, gpu: dict[str, str]) -> None:
-    """Those that are asked for alone, until a GPU has timed them: they are of experts."""
-    files = ("cuda/emulator/sm90.py", "cuda/emulator/fused.py")
-    run_tests(emulator, files, {"TRIGRAPH_SM90_KERNELS": "1"} | gpu, "-k", "sm90 or expert or router or reads")
-
-
 def run_tests(
     emulator: Path, files: Iterable[str], settings: dict[str, str], *options: str
 ) -> subprocess.CompletedProcess[str]:

@@ -40,7 +40,6 @@ def fake(operator_library: Path) -> dict[str, str]:
     [
         ("nodes", {}),
         ("launches rounds blocks", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("sm90", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry", "TRIGRAPH_SM90_KERNELS": "1"}),
         ("texts", {}),
         pytest.param(
             "receipts",

@@ -18,8 +18,6 @@ RARE = "products.cu"
 """Products of the types that few models have, not held to this: some spill, and read blocks of odd sizes."""
 FEW = ("few", "normed_", "quantised_")
 """What names of kernels of few rows begin with."""
-FOR_SM_90 = "bulk_experts"
-"""What has no code before sm_90."""
 EARLY = (
     "few_",
     "normed_",
@@ -29,10 +27,9 @@ EARLY = (
     "scan_one",
     "attend_few",
     "write_",
-    FOR_SM_90,
 )
 """What names of kernels of a decode begin with."""
-REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "attend": 160, "mix": 96, "bulk_experts": 80}
+REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "attend": 160, "mix": 96}
 REGISTERS |= dict.fromkeys(FEW, 128)
 """Of a thread; 64 for all others. Two blocks of 256 threads fit with 128."""
 
@@ -90,13 +87,3 @@ def test_weights_are_copied_ahead_and_wide(compiled: list[Kernel]) -> None:
     few = [kernel for kernel in compiled if kernel.name.startswith(FEW)]
     copies = {kernel.name: [name for name, _ in kernel.instructions if name.startswith("LDGSTS")] for kernel in few}
     assert few and all(names and all(".128" in name for name in names) for names in copies.values()), copies
-
-
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"], indirect=True)
-def test_kernels_for_sm_90(compiled: list[Kernel], architecture: str) -> None:
-    """They have no code elsewhere; there, experts come by bulk copies."""
-    found = [kernel for kernel in compiled if kernel.name.startswith(FOR_SM_90)]
-    assert found
-    for kernel in found:
-        has_code = kernel.count("SYNCS") and kernel.count("UBLKCP")
-        assert has_code if architecture == "sm_90" else len(kernel.instructions) < 40

@@ -14,7 +14,7 @@ def run(logits: Array, k: int, normalize: bool) -> list[Array]:
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize(("experts", "k"), [(1, 1), (5, 5), (8, 2), (17, 3), (256, 8), (513, 10), (64, 33)])
+@pytest.mark.parametrize(("experts", "k"), [(1, 1), (5, 5), (8, 2), (17, 3), (256, 8), (257, 9), (513, 10), (64, 33)])
 def test_against_reference(isa: str, experts: int, k: int, normalize: bool) -> None:
     logits = np.random.default_rng(experts).standard_normal((45, experts), dtype=np.float32) * 4
     ids, weights = run(logits, k, normalize)

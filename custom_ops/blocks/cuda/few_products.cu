@@ -25,7 +25,10 @@ bool FewTasks::fit(int64_t width, int64_t m) {
   return m <= kMostRows && static_cast<size_t>(m * Int8Row::apart(width)) <= kFewBytes;
 }
 
-bool FewTasks::fit_norm(int64_t width) { return width * sizeof(float) <= kFewBytes; }
+bool FewTasks::fit_norm(int64_t width) {
+  constexpr int64_t kMost = 2560;  // a launch of its own norms wider rows faster
+  return width <= kMost;
+}
 
 void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y) {
   const int lanes = kernel.lanes(width);
@@ -41,12 +44,23 @@ int64_t FewTasks::rows_bytes() const { return forms ? m * Int8Row::apart(width) 
 size_t FewTasks::share(int64_t other_bytes) {
   int64_t bytes = 0;
   for (int i = 0; i < count; ++i) bytes += task[i].rows * task[i].row_bytes;
+  // How often a task's blocks take rows where a multiprocessor gets so many blocks in all.
+  const auto rounds = [&](const FewTask& t, int64_t blocks) {
+    const int64_t most = blocks_of(t.rows, t.at_once), of_round = blocks * multiprocessors() * t.at_once * t.row_bytes;
+    return std::max<int64_t>(1, std::min(most, (bytes + of_round - 1) / of_round));
+  };
+  const auto most_bytes = [&](int64_t blocks) {  // of a multiprocessor
+    int64_t most = 0;
+    for (int i = 0; i < count; ++i)
+      most = std::max(most, rounds(task[i], blocks) * task[i].at_once * task[i].row_bytes);
+    return blocks * most;
+  };
+  // One more than there is room for at once, where that shares the rows out better.
+  const int64_t own = kFewBlocks + (most_bytes(kFewBlocks + 1) < most_bytes(kFewBlocks));
   blocks = 0;
-  const int64_t full_device = kFewBlocks * multiprocessors();  // blocks; beyond that, they take more rows
   for (int i = 0; i < count; ++i) {
     FewTask& t = task[i];
-    const int64_t most = blocks_of(t.rows, t.at_once), of_round = full_device * t.at_once * t.row_bytes;
-    t.rounds = static_cast<int>(std::max<int64_t>(1, std::min(most, (bytes + of_round - 1) / of_round)));
+    t.rounds = static_cast<int>(rounds(t, own));
     t.first_block = blocks;
     blocks += static_cast<int>(blocks_of(t.rows, int64_t{t.at_once} * t.rounds));
   }

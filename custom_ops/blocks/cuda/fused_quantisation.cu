@@ -8,8 +8,6 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kAloneBytes = 32 << 10;  // of the fewest rows, which each block norms for itself
-
 // Rows that blocks have taken, and arrivals: of rows that are made, and of every block that has seen them all. Both
 // come round to zero by themselves: all blocks but the one with the last row find once that none is left.
 struct Arrivals {
@@ -76,16 +74,16 @@ __device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool 
 }
 
 // Each block norms all rows, so that none waits for another; the first one keeps them.
-template <int kMost, class... F>
+template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     normed_alone(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, int64_t x_bytes) {
   __shared__ float factor[2];
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
+  TileWalk walk = begin<kFirstRows>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   allow_next();
-  meet_few<kMost, true, false>(walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
+  meet_few<kFirstRows, true, false>(walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
     await_previous();
     auto* staged = reinterpret_cast<float*>(prepared + tasks.m * x_bytes);
     norm_own_rows(norm, tasks.m, blockIdx.x == 0, task.form == kByRuns, static_cast<int>(x_bytes), staged, factor,
@@ -93,30 +91,30 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   });
 }
 
-template <int kMost, class... F>
+template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     normed_products(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm,
                     const __grid_constant__ Arrivals arrivals, int64_t x_bytes) {
   __shared__ float factor[2];
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMostRows>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   allow_next();
   await_previous();
   arrivals.make([&](int row) {
     norm_row<kFewThreads>(norm, row, reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes), factor);
   });
-  meet_few<kMost, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
-                                [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
+  meet_few<kMostRows, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                    [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
 
-template <int kMost, class... F>
+template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     quantised_products(const __grid_constant__ FewTasks tasks, char* made, const __grid_constant__ Arrivals arrivals,
                        int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMostRows>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   allow_next();
   await_previous();
@@ -128,24 +126,23 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
       if (tasks.forms >> form & 1)
         quantise_rows<2>([&](int) { return x; }, 1, tasks.width, form == 1, bytes, made + (2 * row + form) * bytes);
   });
-  meet_few<kMost, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
-                                [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
+  meet_few<kMostRows, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                    [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
 
 template <class... F>
 void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = Int8Row::apart(tasks.width);
-  const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float)), own = tasks.m * (x_bytes + staged);
-  if (tasks.m <= kFirstRows && own <= kAloneBytes) {
-    const size_t shared = tasks.share(own);
-    return launch_step(tasks.m, normed_alone<kFirstRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads,
-                       shared, stream, tasks, norm, x_bytes);
+  const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float));
+  if (tasks.m <= kFirstRows) {
+    const size_t shared = tasks.share(tasks.m * (x_bytes + staged));
+    return launch_step(tasks.m, normed_alone<F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream,
+                       tasks, norm, x_bytes);
   }
   const size_t shared = tasks.share(std::max(tasks.rows_bytes(), staged));  // one after the other
-  const auto blocks = static_cast<unsigned>(tasks.blocks);
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};
-  const auto kernel = tasks.m <= kFirstRows ? normed_products<kFirstRows, F...> : normed_products<kMostRows, F...>;
-  launch_step(tasks.m, kernel, blocks, kFewThreads, shared, stream, tasks, norm, arrivals, x_bytes);
+  launch_step(tasks.m, normed_products<F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream, tasks,
+              norm, arrivals, x_bytes);
 }
 
 template <class... F>
@@ -153,8 +150,8 @@ void launch_quantised(FewTasks tasks, char* prepared, unsigned* counters, cudaSt
   const int64_t x_bytes = Int8Row::apart(tasks.width);
   const size_t shared = tasks.share(tasks.rows_bytes());
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};
-  launch_step(tasks.m, quantised_products<kMostRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared,
-              stream, tasks, prepared, arrivals, x_bytes);
+  launch_step(tasks.m, quantised_products<F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream,
+              tasks, prepared, arrivals, x_bytes);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "arithmetic.h"
-#include "bulk.h"
 #include "host_calls.h"
 #include "threads.h"
 

@@ -90,6 +90,7 @@ def matrices(types: Sequence[str], rows: Sequence[int], width: int) -> dict[str,
     ("types", "width"),
     [
         (MIXED, 512),
+        (MIXED, 2560),  # the widest norm that products make
         (MIXED, 5120),
         (("Q6_K", "Q5_K"), 768),
         (("F32",), 27),

@@ -11,9 +11,9 @@ from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import SequencePlan
 from trigraph.runtime.state.sequence import Sequence
 
-VERIFY = {1: 253, 2: 323}
+VERIFY = {1: 253, 2: 403}
 """Kernels of a verify of four tokens of so many requests: see launches.py."""
-DRAFT, DRAW = 11, 1
+DRAFT, DRAW = 12, 1
 DRAFTS = 3
 TOKENS = 8 * (DRAFTS + 2 * (1 + DRAFTS))
 """Bytes of the tokens that were drawn, and of the most likely ones of the verify."""
