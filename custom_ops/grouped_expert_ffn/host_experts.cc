@@ -72,7 +72,7 @@ struct Layer {
                            [&](int64_t i) { TRIGRAPH_ISA::gather(wanted, i * kGathered); });
     });
   }
-  // Of a few experts, those that a GPU has last, when they have been read once.
+  // Times a few experts, the ones that a GPU takes last, when their weights have been read once.
   double row_seconds() const {
     ExpertStep<Pool> trial = step;
     trial.k = 1;
