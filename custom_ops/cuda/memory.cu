@@ -68,6 +68,19 @@ TRIGRAPH_EXPORT void trigraph_free(void* memory, int pinned) {
     (void)cudaFree(memory);
 }
 
+// Lets copies read memory of the host without staging, for all devices: whole pages, which stay in memory. Whether the
+// driver does that; it may not for mapped files.
+TRIGRAPH_EXPORT int trigraph_register(void* memory, size_t bytes) {
+  const BesideCaptures beside;
+  if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterReadOnly) == cudaSuccess) return 1;
+  return failed() != nullptr;
+}
+
+TRIGRAPH_EXPORT void trigraph_unregister(void* memory) {
+  const BesideCaptures beside;
+  (void)cudaHostUnregister(memory);
+}
+
 // Enqueues a copy; what lies where is told by the addresses.
 TRIGRAPH_EXPORT const char* trigraph_copy(void* to, const void* from, size_t bytes, void* stream) {
   return text_of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)));

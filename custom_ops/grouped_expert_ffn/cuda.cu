@@ -23,13 +23,6 @@ struct Tokens {
   Routing routing;
 };
 
-// grid: [parts of a row, tokens]. `used`: of a plan.
-__global__ void __launch_bounds__(kThreads)
-    sum_slots(const float* products, const int* sorted, SlotSum sum, const int* used) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (*used && column < sum.width) sum(products, sorted, blockIdx.y, column);
-}
-
 // What both operators do with the experts that tokens chose.
 class Experts {
  public:
@@ -129,11 +122,11 @@ class Experts {
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
     const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
-    launch(bucket, 1, kBucketThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, nullptr, tokens.first,
+    launch(bucket, 1, kBucketThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, nullptr, 0, tokens.first,
            plan, error_record());
-    multiply(stacks, {tokens.x, tokens.prepared, count, shapes.k}, plan, products.as<float>(), arena_, stream);
+    multiply(stacks, {tokens.x, tokens.prepared, count, shapes.k}, plan, 0, products.as<float>(), arena_, stream);
     launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
-           products.as<float>(), plan.sorted, tokens.sum, plan.used);
+           products.as<float>(), plan.sorted, tokens.sum, plan.good);
   }
 
   ExpertKernels kernels_;

@@ -94,8 +94,8 @@ inline const void* rows_of(const TokenRows& tokens, unsigned forms, int64_t widt
   return memory.as<char>();
 }
 
-// products [pairs, width] by sorted index, of the pairs of a plan.
-inline void multiply(const ExpertStacks& stacks, const TokenRows& tokens, const Plan& plan, float* products,
+// products [pairs, width] by sorted index, of the pairs of a group of a plan.
+inline void multiply(const ExpertStacks& stacks, const TokenRows& tokens, const Plan& plan, int group, float* products,
                      const Arena& arena, cudaStream_t stream) {
   const Matrices &gate = stacks.gate, &up = stacks.up, &down = stacks.down;
   const int64_t width = stacks.width, ffn = stacks.ffn;
@@ -105,8 +105,7 @@ inline void multiply(const ExpertStacks& stacks, const TokenRows& tokens, const 
       arena.take<char>(forms && !tokens.prepared ? tokens.count * prepared_bytes(Layout::int8, width) : 0);
   const Arena::Memory hidden_room = arena.take<char>(pairs * prepared_bytes(down.kernel->layout, ffn));
   const Arena::Memory hidden = arena.take<float>(pairs * ffn), ups = arena.take<float>(pairs * ffn);
-  const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
-  const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
+  const Buckets by_token = plan.buckets(group, plan.token), by_index = plan.buckets(group, nullptr);
   const void* rows = rows_of(tokens, forms, width, room, stream);
   const void *gate_x = gate.kernel->form ? rows : tokens.x, *up_x = up.kernel->form ? rows : tokens.x;
   if (gate.shares_launch(up, max_buckets, pairs)) {
@@ -117,6 +116,13 @@ inline void multiply(const ExpertStacks& stacks, const TokenRows& tokens, const 
   }
   prepare_gated(hidden.as<float>(), ups.as<float>(), pairs, ffn, down.kernel->form, hidden_room.as<char>(), stream);
   down.product(width, hidden_room.as<char>(), by_index, max_buckets, pairs, products, stream);
+}
+
+// grid: [parts of a row, tokens]. `good`: of the plan that sorted the pairs.
+__global__ void __launch_bounds__(kThreads)
+    sum_slots(const float* products, const int* sorted, SlotSum sum, const int* good) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (*good && column < sum.width) sum(products, sorted, blockIdx.y, column);
 }
 
 }  // namespace

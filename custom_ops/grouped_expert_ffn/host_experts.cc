@@ -1,7 +1,10 @@
 // Routed experts for a GPU that has not got all of them.
 #include "host_experts.h"
 
+#include <chrono>
+#include <cstring>
 #include <memory>
+#include <vector>
 
 #include "../pool.h"
 #include "expert_counts.h"
@@ -9,6 +12,29 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
+
+constexpr int64_t kGathered = 1 << 20;  // bytes of a task
+constexpr int64_t kTrialExperts = 8, kTrialRows = 32;
+
+// Has the threads do it, and waits: whether it is done.
+template <class Work>
+bool done_by(Pool& pool, Work work) {
+  Pool::Job job{};
+  job.run = [](void* work, const Pool& pool) { (*static_cast<Work*>(work))(pool); };
+  job.user = &work;
+  pool.start(job);
+  return pool.wait(job);
+}
+
+void gather(const HostGather& wanted, int64_t start) {
+  const int64_t first = wanted.start + start, end = std::min(first + kGathered, wanted.start + wanted.bytes);
+  for (size_t i = 0; i < wanted.count; ++i) {
+    const HostPiece& piece = wanted.pieces[i];
+    const int64_t from = std::max(first, piece.at), to = std::min(end, piece.at + piece.bytes);
+    if (from < to)
+      std::memcpy(wanted.to + (from - wanted.start), piece.from + (from - piece.at), static_cast<size_t>(to - from));
+  }
+}
 
 struct Layer {
   explicit Layer(const HostExpertsSpec& spec)
@@ -40,6 +66,32 @@ struct Layer {
     else
       job.failed = false;
   }
+  bool gather(const HostGather& wanted) const {
+    return done_by(pool, [&wanted](const Pool& threads) {
+      threads.parallel_for(ceil_div(wanted.bytes, kGathered),
+                           [&](int64_t i) { TRIGRAPH_ISA::gather(wanted, i * kGathered); });
+    });
+  }
+  // Times a few experts, the ones that a GPU takes last, when their weights have been read once.
+  double row_seconds() const {
+    ExpertStep<Pool> trial = step;
+    trial.k = 1;
+    const int64_t chosen = std::min(kTrialExperts, step.experts), tokens = chosen * kTrialRows;
+    double seconds = 0;
+    const bool done = done_by(pool, [&](const Pool&) {
+      std::vector<int64_t> ids(static_cast<size_t>(tokens));
+      for (int64_t i = 0; i < tokens; ++i) ids[static_cast<size_t>(i)] = step.experts - 1 - i % chosen;
+      std::vector<float> x(static_cast<size_t>(tokens * step.width), 1), rows(x.size());
+      for (int i = 0; i < 2; ++i) {
+        const auto start = std::chrono::steady_clock::now();
+        trial.products(x.data(), ids.data(), tokens, rows.data());
+        seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      }
+    });
+    const int64_t bytes = step.gate.rows * step.gate.row_bytes + step.down.rows * step.down.row_bytes +
+                          (step.up_row ? 0 : step.up.rows * step.up.row_bytes);
+    return done ? seconds / static_cast<double>(tokens * bytes) : 0;
+  }
   void run() const { step.products(asked.x, asked.ids, asked.tokens, asked.rows); }
 
   Pool& pool;
@@ -64,6 +116,8 @@ const HostExperts* host_experts() {
   functions.drop = [](void* layer) { delete static_cast<Layer*>(layer); };
   functions.start = [](void* layer, const HostStep& step) { static_cast<Layer*>(layer)->start(step); };
   functions.wait = [](void* layer) { return static_cast<Layer*>(layer)->pool.wait(static_cast<Layer*>(layer)->job); };
+  functions.gather = [](void* layer, const HostGather& wanted) { return static_cast<Layer*>(layer)->gather(wanted); };
+  functions.row_seconds = [](void* layer) { return static_cast<Layer*>(layer)->row_seconds(); };
   return &functions;
 }
 

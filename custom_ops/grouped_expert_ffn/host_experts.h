@@ -28,6 +28,20 @@ struct HostStep {
   int64_t tokens, k;
 };
 
+// A part of weights on their way: `bytes` bytes, of which the first goes to place `at` of a buffer.
+struct HostPiece {
+  const uint8_t* from;
+  int64_t at, bytes;
+};
+
+// Bytes start .. start + bytes of what `count` pieces, in the order of their places, make of a buffer; gaps stay.
+struct HostGather {
+  const HostPiece* pieces;
+  size_t count;
+  int64_t start, bytes;
+  char* to;
+};
+
 struct HostExperts {
   // Experts of a layer; nullptr, and why not in `problem`.
   void* (*make)(const HostExpertsSpec& spec, char* problem, size_t size);
@@ -36,6 +50,10 @@ struct HostExperts {
   void (*start)(void* experts, const HostStep& step);
   // Waits until its rows are there; false for want of memory.
   bool (*wait)(void* experts);
+  // Copies by all threads, and returns when that is done; false for want of memory.
+  bool (*gather)(void* experts, const HostGather& wanted);
+  // Seconds for a row and a byte of its expert where there are many rows, measured; 0 for want of memory.
+  double (*row_seconds)(void* experts);
 };
 
 }  // namespace trigraph

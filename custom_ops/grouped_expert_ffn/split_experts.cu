@@ -9,7 +9,6 @@
 #include <mutex>
 
 #include "../cuda/shared_memory.cuh"
-#include "host_experts.h"
 #include "signature.h"
 #include "streamed_experts.cuh"
 
@@ -17,8 +16,6 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that shared memory stays bounded
-
-const HostExperts* host = nullptr;
 
 // A part of a step on both sides.
 struct Part {
@@ -68,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) hand_over(const float* x, int width,
 
 // grid: [parts of a row, tokens]. Where a pair's row is: at its sorted index among the device's, or at its own among
 // the host's.
-__global__ void __launch_bounds__(kThreads) sum_both(const float* products, const int* sorted, const int* used,
+__global__ void __launch_bounds__(kThreads) sum_both(const float* products, const int* sorted, const int* good,
                                                      const float* rows, const Choices choices, SlotSum sum) {
   constexpr int kTogether = 8;  // that are waited for together
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = int64_t{blockIdx.y} * choices.k;
@@ -82,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) sum_both(const float* products, cons
       const int64_t pair = first + start + i, id = choices.ids[pair];
       if (!choices.good(id)) return;
       const bool on_host = choices.slots[id] < 0;
-      if (!on_host && !*used) return;  // another token's id is bad
+      if (!on_host && !*good) return;  // another token's id is bad
       weight[i] = sum.weights[pair];
       product[i] = (on_host ? rows + pair * sum.width : products + sorted[pair] * sum.width)[column];
     }
@@ -98,7 +95,7 @@ struct SplitExperts : SplitExpertsSignature {
       : arena_(info),
         threads_(static_cast<int>(info.integer("threads", 1))),
         places_(reinterpret_cast<const int*>(info.integer("places", 0))),  // NOLINT(performance-no-int-to-ptr)
-        staged_bytes_(info.integer("staged_bytes", kStagedBytes)),
+        batch_bytes_(info.integer("batch_bytes", kBatchBytes)),
         kernels_(info) {
     if (!host) fail("the CPU library's experts are not known");
     activations_ = info.text("activations", "float32");
@@ -116,8 +113,12 @@ struct SplitExperts : SplitExpertsSignature {
     const std::lock_guard<std::mutex> guard(lane.lock);
     layer_.stream = stream;
     if (!layer_.made) make_layer(context, all);
-    for (int64_t t = 0; t < all.tokens; t += kTokensAtOnce)
-      run(context, all, t, std::min(kTokensAtOnce, all.tokens - t), lane, y.as<float>());
+    const bool copied = copies(context, all);
+    const int64_t most = copied ? kTokensOfAPlan : kTokensAtOnce;
+    for (int64_t t = 0; t < all.tokens; t += most) {
+      const int64_t count = std::min(most, all.tokens - t);
+      copied ? run_on_device(context, all, t, count, y.as<float>()) : run(context, all, t, count, lane, y.as<float>());
+    }
   }
 
  private:
@@ -128,8 +129,6 @@ struct SplitExperts : SplitExpertsSignature {
     struct Call {
       void* layer;
       HostStep step;
-      double byte_rows;  // bytes of an expert times its rows, of all on the host, about; 0: not timed
-      std::chrono::steady_clock::time_point start{};
     };
     std::map<int64_t, Call> calls;  // by tokens; the address of one stays
 
@@ -159,6 +158,47 @@ struct SplitExperts : SplitExpertsSignature {
     if (!layer_.made) fail("%s", problem);
   }
 
+  // Whether the weights of the host's experts go to the device: as measured, or as TRIGRAPH_STREAM_EXPERTS has it.
+  bool copies(const Context& context, const ExpertShapes& all) {
+    if (all.tokens < kManyTokens) return false;
+    numbers_ = numbers_on_host(all.experts);
+    const char* forced = std::getenv("TRIGRAPH_STREAM_EXPERTS");
+    if (numbers_.empty() || (forced && *forced != '1')) return false;
+    if (!weights_) weights_ = WeightStream::of(layer_.stream);
+    const double pairs = static_cast<double>(std::min(all.tokens, kTokensOfAPlan) * all.k);
+    return forced ||
+           weights_->pays(on_host(context, all).batch(0), layer_.made, pairs / static_cast<double>(all.experts));
+  }
+  StreamedExperts on_host(const Context& context, const ExpertShapes& all) const {
+    return {kernels_.stacks(context.input(3), context.input(4), context.input(5), all.experts, all.width, all.ffn),
+            numbers_, batch_bytes_};
+  }
+  std::vector<int> numbers_on_host(int64_t experts) const {
+    std::vector<int> numbers;
+    for (int i = 0; places_ && i < experts; ++i)
+      if (places_[i] < 0) numbers.push_back(i);
+    return numbers;
+  }
+
+  // The experts that the device has; of none where it has no slots.
+  ExpertStacks held(const Context& context, const ExpertShapes& all, int64_t slots) const {
+    const int first = slots ? 9 : 3;
+    ExpertStacks found = kernels_.stacks(context.input(first), context.input(first + 1), context.input(first + 2),
+                                         slots ? slots : all.experts, all.width, all.ffn);
+    found.experts = slots;
+    return found;
+  }
+  static SlotSum sum_of(const Context& context, const ExpertShapes& all, int64_t first, float* y) {
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
+    return {static_cast<int>(all.k),
+            all.width,
+            context.input(2).as<float>() + first * all.k,
+            shared.rank ? shared.as<float>() + first * all.width : nullptr,
+            shared.rank ? shared_gate.as<float>() + first : nullptr,
+            y + first * all.width};
+  }
+
+  // On both sides.
   void run(const Context& context, const ExpertShapes& all, int64_t first, int64_t count, Lane& lane, float* y) {
     const int64_t k = all.k, width = all.width, pairs = count * k, slots = SplitExpertsSignature::slots(context, all);
     const float* x = context.input(0).as<float>() + first * width;
@@ -166,83 +206,60 @@ struct SplitExperts : SplitExpertsSignature {
                           static_cast<int>(all.experts)};
     const cudaStream_t stream = layer_.stream;
     const dim3 grid(blocks_of(width, kThreads), static_cast<unsigned>(count));
-    using Side = StreamRule::Side;
-    const std::vector<int> on_host = numbers_on_host(count < kManyTokens ? 0 : all.experts);
-    const double rows_each = static_cast<double>(pairs) / static_cast<double>(all.experts);
-    const Side side = on_host.empty() ? Side::host : StreamRule::of_machine().side(rows_each);
-    const Arena::Memory streamed = arena_.take<float>(side == Side::host ? 0 : pairs * width);
-    const float* host_rows = streamed.as<float>();
-    Layer::Call* call = nullptr;
-    if (side == Side::host) {
-      const Part part(lane, count, k, width);
-      host_rows = part.rows;
-      launch(hand_over, grid, kThreads, 0, stream, x, width, choices, first, part, error_record());
-      call = &layer_.calls[count];
-      *call = {layer_.made,
-               {part.x, part.ids, part.rows, count, k},
-               rows_each * static_cast<double>(on_host.size()) * static_cast<double>(expert_bytes(context))};
-      check(cudaLaunchHostFunc(stream, begin, call), "a call of the host");
-    } else {
-      const ExpertStacks whole =
-          kernels_.stacks(context.input(3), context.input(4), context.input(5), all.experts, width, all.ffn);
-      StreamedExperts(whole, on_host, staged_bytes_, arena_, stream)
-          .multiply({x, nullptr, count, k}, choices.ids, all.experts, first, side == Side::device_timed,
-                    streamed.as<float>());
-    }
+    const Part part(lane, count, k, width);
+    launch(hand_over, grid, kThreads, 0, stream, x, width, choices, first, part, error_record());
+    Layer::Call& call = layer_.calls[count];
+    call = {layer_.made, {part.x, part.ids, part.rows, count, k}};
+    check(cudaLaunchHostFunc(stream, begin, &call), "a call of the host");
     const Arena::Memory plan_memory = arena_.take<int>(slots ? Plan::size(pairs, slots) : 0);
     const Arena::Memory products = arena_.take<float>(slots ? pairs * width : 0);
     const Plan plan(plan_memory.as<int>(), pairs, slots);
     if (slots) {
-      launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, first, plan,
+      launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, 0, first, plan,
              error_record());
-      const ExpertStacks stacks =
-          kernels_.stacks(context.input(9), context.input(10), context.input(11), slots, width, all.ffn);
-      multiply(stacks, {x, nullptr, count, k}, plan, products.as<float>(), arena_, stream);
+      multiply(held(context, all, slots), {x, nullptr, count, k}, plan, 0, products.as<float>(), arena_, stream);
     }
-    if (call) check(cudaLaunchHostFunc(stream, end, call), "a call of the host");
-    const Tensor shared = context.input(6), shared_gate = context.input(7);
-    const SlotSum sum{static_cast<int>(k),
-                      width,
-                      context.input(2).as<float>() + first * k,
-                      shared.rank ? shared.as<float>() + first * width : nullptr,
-                      shared.rank ? shared_gate.as<float>() + first : nullptr,
-                      y + first * width};
-    launch(sum_both, grid, kThreads, 0, stream, products.as<float>(), plan.sorted, plan.used, host_rows, choices, sum);
+    check(cudaLaunchHostFunc(stream, end, &call), "a call of the host");
+    launch(sum_both, grid, kThreads, 0, stream, products.as<float>(), plan.sorted, plan.good, part.rows, choices,
+           sum_of(context, all, first, y));
   }
 
-  // Experts of the host, in long steps.
-  std::vector<int> numbers_on_host(int64_t experts) const {
-    std::vector<int> numbers;
-    for (int i = 0; places_ && i < experts; ++i)
-      if (places_[i] < 0) numbers.push_back(i);
-    return numbers;
-  }
-  static int64_t expert_bytes(const Context& context) {
-    int64_t bytes = 0;
-    for (const int input : {3, 4, 5})
-      if (const Tensor stack = context.input(input); stack.rank) bytes += stack.dims[1] * stack.dims[2];
-    return bytes;
+  // All on the device.
+  void run_on_device(const Context& context, const ExpertShapes& all, int64_t first, int64_t count, float* y) {
+    const int64_t k = all.k, width = all.width, pairs = count * k, slots = SplitExpertsSignature::slots(context, all);
+    const cudaStream_t stream = layer_.stream;
+    const StreamedExperts streamed = on_host(context, all);
+    const int64_t groups = 1 + streamed.batches(), largest = std::max(slots, streamed.batch_size());
+    const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, largest, groups));
+    const Arena::Memory products = arena_.take<float>(pairs * width);
+    const Plan plan(plan_memory.as<int>(), pairs, largest, groups);
+    launch(bucket, 1, kBucketThreads, 0, stream, context.input(1).as<int64_t>() + first * k, pairs, k, all.experts,
+           context.input(8).as<int>(), streamed.batch_size(), first, plan, error_record());
+    multiply(held(context, all, slots), streamed, *weights_, layer_.made,
+             {context.input(0).as<float>() + first * width, nullptr, count, k}, plan, products.as<float>(), arena_,
+             stream);
+    launch(sum_slots, dim3(blocks_of(width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
+           products.as<float>(), plan.sorted, sum_of(context, all, first, y), plan.good);
   }
 
   static void begin(void* user) {
-    auto* call = static_cast<Layer::Call*>(user);
-    call->start = std::chrono::steady_clock::now();
+    const auto* call = static_cast<Layer::Call*>(user);
     host->start(call->layer, call->step);
   }
   static void end(void* user) {
-    auto* call = static_cast<Layer::Call*>(user);
-    if (!host->wait(call->layer)) report_from_host(Operator::grouped_expert_ffn, Reason::host_memory);
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - call->start;
-    if (call->byte_rows > 0) StreamRule::of_machine().host_took(taken.count(), call->byte_rows);
+    if (!host->wait(static_cast<Layer::Call*>(user)->layer))
+      report_from_host(Operator::grouped_expert_ffn, Reason::host_memory);
   }
 
   Arena arena_;
   int threads_;
-  const int* places_;  // [experts] slots as in input `slots`, in the host's memory; nullptr: no weights are streamed
-  int64_t staged_bytes_;
+  const int* places_;  // [experts] slots as in input `slots`, in the host's memory; nullptr: no weights are copied
+  int64_t batch_bytes_;
   ExpertKernels kernels_;
   std::string activations_, gate_type_, up_type_, down_type_;
   Layer layer_;
+  std::shared_ptr<WeightStream> weights_;  // where some have been copied
+  std::vector<int> numbers_;               // the host's experts in a long step
 };
 
 }  // namespace

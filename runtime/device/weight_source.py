@@ -22,6 +22,11 @@ class WeightSource:
         self.reads_mapped = True
         """Whether steps read weights in the mapped files, and not in copies alone."""
 
+    @property
+    def piece(self) -> int | None:
+        """Most tokens of prompts in a step; None for as many as the device likes."""
+        return None
+
     def place(self, share: Any, experts: Mapping[str, int], counts: Path) -> None:
         """Says what lies on a device, before any graph is adapted.
 

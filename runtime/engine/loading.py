@@ -117,7 +117,8 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     devices = {tensor.name: state_device(parts, tensor.name) for tensor in manifest.state}
     state = State(manifest.state, limits, sizes, devices, double_buffered=device.library is None)
     with enough_memory():
-        chunk = device.chunk if config.chunk is None else config.chunk
+        chunk = min((part.chunk for part in parts if not part.device.is_host), default=device.chunk)
+        chunk = chunk if config.chunk is None else config.chunk
         steps = _steps(graphs, state, chunk, draft=no_draft is None)
     if any(part.source.reads_mapped for part in parts):
         weights.read_ahead()

@@ -31,6 +31,11 @@ class Part:
     end: int = 0
     """How many of the trunk's layers it and the parts before it have; of no meaning for the last one."""
 
+    @property
+    def chunk(self) -> int:
+        """Most tokens of prompts in a step that suit it."""
+        return self.source.piece or self.device.chunk
+
 
 @dataclass(frozen=True)
 class Memories:

@@ -52,6 +52,8 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("second parts", {"TRIGRAPH_FAKE_DEVICES": "2"}),
         ("weights", {}),
         ("experts moves moved shortages", {}),
+        ("streamed", {"TRIGRAPH_FAKE_DEVICES": "2"}),
+        ("prompts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("layers", {}),
         pytest.param("stages", {"TRIGRAPH_FAKE_CUDA": "dry"}, marks=pytest.mark.slow),
         ("streams", {}),

@@ -52,6 +52,7 @@ class CudaDevice(Device):
         """Kernels and copies share one stream, so that nothing waits but the end of a step."""
         if self.provider != PROVIDER:
             return super().session(model, options, graph)
+        options.enable_mem_pattern = False  # from a shape's second run on it takes as much again as the first one has
         settings = {
             "device_id": str(self.functions.number),
             "user_compute_stream": str(self.functions.stream),

@@ -43,6 +43,8 @@ class CudaLibrary:
             ("trigraph_make_stream", pointer, ()),
             ("trigraph_allocate", pointer, (size, ctypes.c_int, pointer)),
             ("trigraph_free", None, (pointer, ctypes.c_int)),
+            ("trigraph_register", ctypes.c_int, (pointer, size)),
+            ("trigraph_unregister", None, (pointer,)),
             ("trigraph_copy", text, (pointer, pointer, size, pointer)),
             ("trigraph_wait", text, (pointer,)),
             ("trigraph_make_event", pointer, ()),
@@ -150,6 +152,15 @@ class CudaLibrary:
     def free(self, address: int, pinned: bool) -> None:
         """Gives back what `allocate` gave."""
         self._library.trigraph_free(address, pinned)
+
+    def register(self, address: int, nbytes: int) -> bool:
+        """Keeps whole pages of the host's memory where copies read them without staging; False where CUDA cannot."""
+        self.use()
+        return bool(self._library.trigraph_register(address, nbytes))
+
+    def unregister(self, address: int) -> None:
+        """Gives back what `register` took."""
+        self._library.trigraph_unregister(address)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Enqueues a copy between any two addresses."""

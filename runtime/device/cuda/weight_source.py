@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import mmap
+import weakref
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +18,8 @@ from trigraph.runtime.device.cuda.fusion import fuse
 from trigraph.runtime.device.cuda.library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda.weights import CudaWeights
 from trigraph.runtime.device.mapped_weights import MappedWeights
-from trigraph.runtime.device.memory import RetryError
-from trigraph.runtime.device.parts.experts import held_stacks, pieces, split, tables
+from trigraph.runtime.device.memory import RetryError, free_memory
+from trigraph.runtime.device.parts.experts import held_stacks, host_stacks, pieces, split, tables
 from trigraph.runtime.device.parts.moving_experts import MovingExperts, Stack
 from trigraph.runtime.device.parts.placement import GpuShare
 from trigraph.runtime.device.parts.tables import host_tables, keep_tables
@@ -24,6 +27,9 @@ from trigraph.runtime.device.weight_source import WeightSource
 
 Values = Mapping[str, ort.OrtValue]
 
+_log = logging.getLogger("trigraph.device")
+
+_REGISTERED_SHARE = 0.75  # of the host's free memory, at most: others cannot have what is registered
 _SHORTAGE = (
     "out of memory",
     "Failed to allocate memory",
@@ -47,6 +53,11 @@ class CudaWeightSource(WeightSource):
         self._library = library
         self._threads = max(1, threads - 1)  # one has the engine, which waits for the GPU
         self._copies = CudaWeights(library)
+        self._asked = set[int]()  # addresses of stacks that were to be registered
+
+    @property
+    def piece(self) -> int | None:
+        return None if self.share is None else self.share.piece
 
     def place(self, share: GpuShare, experts: Mapping[str, int], counts: Path) -> None:
         self.share, self.reads_mapped = share, share.is_split
@@ -75,8 +86,24 @@ class CudaWeightSource(WeightSource):
             piece = {name: values[name] for name in names}
             held |= self._copies.on_device(piece, copied)
         if self.moving:
+            self._register(values[name] for name in host_stacks(graph))
             held |= self._shared_tables(self.moving, graph, values, held)
         return values | held
+
+    def _register(self, stacks: Iterable[ort.OrtValue]) -> None:
+        """Lets the GPU read these stacks where they lie. What it cannot, it reads by way of pinned memory."""
+        new = [stack for stack in stacks if stack.data_ptr() not in self._asked]
+        self._asked.update(stack.data_ptr() for stack in new)
+        stretches = whole_pages([(stack.data_ptr(), stack.tensor_size_in_bytes()) for stack in new])
+        free, size = free_memory(), sum(size for _, size in stretches)
+        done = free is not None and size <= _REGISTERED_SHARE * free
+        for address, nbytes in stretches:
+            if done := done and self._library.register(address, nbytes):
+                weakref.finalize(self, self._library.unregister, address)
+        if stretches and not done:
+            _log.info(
+                "copies of %.1f GB of experts to GPU %d go by way of pinned memory", size / 1e9, self._library.number
+            )
 
     def _shared_tables(
         self, moving: MovingExperts, graph: onnx.GraphProto, mapped: Values, held: Values
@@ -109,3 +136,16 @@ class CudaWeightSource(WeightSource):
             f"a step failed as GPU {self._library.number} has no memory left; close other programs that use it, or "
             "load with a smaller --gpu-memory, a smaller context or fewer sequences"
         )
+
+
+def whole_pages(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Addresses and sizes of all pages that hold something of these; neighbours are one stretch."""
+    found: list[tuple[int, int]] = []
+    for address, size in sorted(places):
+        start = address // mmap.PAGESIZE * mmap.PAGESIZE
+        end = -(-(address + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+        if found and start <= sum(found[-1]):
+            first, length = found.pop()
+            start, end = first, max(end, first + length)
+        found.append((start, end - start))
+    return found

@@ -96,10 +96,15 @@ def pieces(graph: onnx.GraphProto, weights: Iterable[str], tables: set[str]) -> 
 
     Not the stacks that nodes read in the host's memory, nor `tables`, which stay there too.
     """
-    stay = tables | {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
+    stay = tables | host_stacks(graph)
     parts = [[part for _, part in layer] for layer in held_stacks(graph).values()]
     apart = stay.union(*parts)
     return [[name for name in weights if name not in apart], *parts]
+
+
+def host_stacks(graph: onnx.GraphProto) -> set[str]:
+    """The stacks that the CPU reads in the host's memory, and the GPU now and then."""
+    return {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
 
 
 def tables(graph: onnx.GraphProto) -> dict[str, str]:

@@ -20,6 +20,8 @@ class GpuShare:
     """All that its layers read; of routed experts the host has some."""
     slots: Mapping[str, int]
     """By layer, how many of its experts the GPU holds: the first ones."""
+    piece: int | None = None
+    """Most tokens of prompts in a step, where there is memory for more than usual."""
 
     @property
     def is_split(self) -> bool:

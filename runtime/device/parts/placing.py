@@ -12,6 +12,12 @@ from trigraph.runtime.device.parts.weights import ExpertLayer, Weights
 WORKING_BYTES = 1 << 30
 """The part of a budget for CUDA itself, and for what steps need beside weights and state."""
 
+_PIECES = ((4096, 9 << 28), (2048, 3 << 28))
+"""Tokens of prompts in a step, and bytes that it needs beyond `WORKING_BYTES`, as counted for the 35B-A3B.
+
+Each step of a long prompt copies the host's experts to the GPU, so longer ones copy less."""
+_PIECE_SHARE = 8  # of the room for experts, at most an eighth goes to longer pieces
+
 
 def place(
     weights: Weights,
@@ -51,7 +57,7 @@ def place(
         ends = fitting(first, of_each) or ends
     host, *parts = weights.divided([first, *ends])
     left = [room - part.trunk_bytes - part.state_bytes for room, part in zip(rooms, parts, strict=True)]
-    gpus = [GpuShare(part, _slots(part, room if experts else 0)) for part, room in zip(parts, left, strict=True)]
+    gpus = [_share(part, room, experts=experts) for part, room in zip(parts, left, strict=True)]
     return Placement(gpus, host)
 
 
@@ -113,6 +119,15 @@ def _too_small(weights: Weights, budget: int, working_bytes: int, *, several: bo
 def nowhere(weights: Weights) -> Placement:
     """All layers are one GPU's, and all routed experts the host's."""
     return Placement([GpuShare(weights, _slots(weights, 0))], Weights(trunk_bytes=0))
+
+
+def _share(weights: Weights, room: int, *, experts: bool) -> GpuShare:
+    """What a GPU holds that has so many bytes for routed experts, and, with some on the host, for pieces of prompts."""
+    whole = GpuShare(weights, _slots(weights, room if experts else 0))
+    for tokens, nbytes in _PIECES if whole.is_split else ():
+        if nbytes * (_PIECE_SHARE if experts else 1) <= room:
+            return GpuShare(weights, _slots(weights, room - nbytes if experts else 0), tokens)
+    return whole
 
 
 def _slots(weights: Weights, room: int) -> dict[str, int]:

@@ -24,6 +24,12 @@ cudaError_t cudaFree(void* memory) {
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaErrorNotSupported; }
+cudaError_t cudaHostUnregister(void*) { return cudaErrorNotSupported; }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void*) {
+  *found = {};
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
@@ -47,6 +53,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = nullptr;
   return cudaSuccess;
 }
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*function)(void*), void* data) {
   function(data);
   return cudaSuccess;

@@ -19,12 +19,19 @@ enum cudaError_t {
   cudaErrorStreamCaptureInvalidated = 901,
 };
 enum { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4, cudaHostAllocMapped = 2, cudaHostAllocPortable = 1 };
+enum { cudaHostRegisterPortable = 1, cudaHostRegisterReadOnly = 8 };
+enum { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
 enum { cudaStreamNonBlocking = 1 };
 enum { cudaDevAttrMultiProcessorCount = 16 };
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,
   cudaStreamCaptureModeRelaxed
+};
+struct cudaPointerAttributes {
+  int type, device;
+  void *devicePointer, *hostPointer;
+  long reserved[8];
 };
 
 #define HOST_CALL __attribute__((visibility("default")))
@@ -38,6 +45,9 @@ HOST_C_CALL cudaError_t cudaMalloc(void** memory, size_t bytes);
 HOST_C_CALL cudaError_t cudaFree(void* memory);
 HOST_C_CALL cudaError_t cudaGetLastError();
 HOST_C_CALL cudaError_t cudaFreeHost(void* memory);
+HOST_C_CALL cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned flags);
+HOST_C_CALL cudaError_t cudaHostUnregister(void* memory);
+HOST_C_CALL cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address);
 HOST_C_CALL cudaError_t cudaGetDeviceCount(int* count);
 HOST_C_CALL cudaError_t cudaGetDevice(int* device);
 HOST_C_CALL cudaError_t cudaSetDevice(int device);
@@ -45,6 +55,7 @@ HOST_C_CALL cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int de
 HOST_C_CALL cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 HOST_C_CALL cudaError_t cudaMemGetInfo(size_t* left, size_t* total);
 HOST_C_CALL cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+HOST_C_CALL cudaError_t cudaStreamDestroy(cudaStream_t stream);
 HOST_C_CALL cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data);
 HOST_C_CALL cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 HOST_C_CALL cudaError_t cudaEventCreate(cudaEvent_t* event);

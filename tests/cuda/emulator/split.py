@@ -89,10 +89,12 @@ def test_bits_do_not_depend_on_where_experts_are(shape: dict[str, Any], kind: st
 
 
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=name_of)
-@pytest.mark.parametrize("streamed", ["0", "1"])
+@pytest.mark.parametrize("streamed", ["", "0", "1"])
 def test_weights_that_go_to_the_device(shape: dict[str, Any], streamed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a long step, a few experts at a time."""
+    """For a long step, a few experts at a time; or as measured."""
     monkeypatch.setenv("TRIGRAPH_STREAM_EXPERTS", streamed)
+    if not streamed:
+        monkeypatch.delenv("TRIGRAPH_STREAM_EXPERTS")
     layer = Layer(**shape, activations="int8")
     inputs = plain_inputs(layer, 70, shared=True)
     with portable_kernels():
@@ -101,17 +103,21 @@ def test_weights_that_go_to_the_device(shape: dict[str, Any], streamed: str, mon
         given = split_inputs(inputs, held, seed=held)
         places = given["slots"].copy()
         for staged in (1, 1 << 20):
-            attributes = layer.attributes | {"places": places.ctypes.data, "staged_bytes": staged}
+            attributes = layer.attributes | {"places": places.ctypes.data, "batch_bytes": staged}
             model = model_of(CUDA_DOMAIN, SPLIT, given, PLAIN + HELD, threads=2, **attributes)
             assert same_bits(run(model, "cuda", given), expected), (held, staged)
 
 
 @pytest.mark.parametrize("held", [0, 2])
-def test_a_bad_expert_id_is_an_error(held: int) -> None:
+@pytest.mark.parametrize("tokens", [5, 70])
+def test_a_bad_expert_id_is_an_error(held: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where weights go to the device."""
+    monkeypatch.setenv("TRIGRAPH_STREAM_EXPERTS", "1")
     layer = Layer(**SHAPES[0])
-    inputs = split_inputs(plain_inputs(layer, 5, shared=False), held, seed=1)
+    inputs = split_inputs(plain_inputs(layer, tokens, shared=False), held, seed=1)
     inputs["ids"][3, 1] = 8
-    model = model_of(CUDA_DOMAIN, SPLIT, inputs, PLAIN + HELD, **layer.attributes)
+    places = inputs["slots"].copy()
+    model = model_of(CUDA_DOMAIN, SPLIT, inputs, PLAIN + HELD, places=places.ctypes.data, **layer.attributes)
     with pytest.raises(Exception, match=r"holds expert 8 at token 3, slot 1: input gate has 8 experts"):
         run(model, "cuda", inputs)
 

@@ -41,7 +41,7 @@ cudaError_t launch_named(const std::string& name, cudaStream_t stream, Work work
   }
   const bool captured = device().stream(stream).capture != nullptr;
   if (captured) ++device().stream(stream).capture->kernels;
-  device().note((captured ? "captured " : "launch ") + name + (stream ? "" : " on the default stream"));
+  device().note((captured ? "captured " : "launch ") + name + device().place_of(stream));
   return device().enqueue(stream, std::move(work));
 }
 
@@ -71,6 +71,8 @@ cudaError_t give(void* memory) {
   device().note("free");
   return device().memory.give(memory) ? cudaSuccess : cudaErrorInvalidValue;
 }
+
+std::string name_of(cudaEvent_t event) { return std::to_string(reinterpret_cast<uintptr_t>(event)); }
 
 // A copy's source as it is now, where CUDA reads it before it returns.
 Work copy_of(void* to, const void* from, size_t bytes, bool keep) {
@@ -108,6 +110,16 @@ FAKE_CUDA_API size_t fake_cuda_allocated_on(int number) {
   const Guard guard(device().lock);
   return device().memory.allocated(number);
 }
+FAKE_CUDA_API size_t fake_cuda_pinned() {
+  const Guard guard(device().lock);
+  return device().memory.pinned();
+}
+FAKE_CUDA_API size_t fake_cuda_take_most() {
+  const Guard guard(device().lock);
+  const size_t most = device().memory.most();
+  device().memory.forget_most();
+  return most;
+}
 FAKE_CUDA_API void fake_cuda_limit(int number, size_t bytes) {
   const Guard guard(device().lock);
   device().memory.limit(number, bytes);
@@ -139,7 +151,7 @@ FAKE_CUDA_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t byt
   const Place source = device().memory.place_of(from), target = device().memory.place_of(to);
   const bool captured = device().stream(stream).capture != nullptr;
   device().note(std::string(captured ? "captured copy " : "copy ") + word(source) + ' ' + word(target) + ' ' +
-                std::to_string(bytes) + (stream ? "" : " on the default stream"));
+                std::to_string(bytes) + device().place_of(stream));
   if (device().dry && target != Place::device) std::memset(to, 0, bytes);  // results that nothing computed
   const cudaError_t error =
       device().enqueue(stream, copy_of(to, from, bytes, source == Place::pageable && !captured && !device().dry));
@@ -254,6 +266,7 @@ FAKE_CUDA_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream
     device().note("error an event of another device than its stream's");
     return cudaErrorInvalidValue;
   }
+  device().note("record " + name_of(event) + device().place_of(stream));
   event->stream = &device().stream(stream), event->number = device().stream(stream).enqueued();
   return cudaSuccess;
 }
@@ -262,7 +275,7 @@ FAKE_CUDA_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream
 }
 FAKE_CUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Guard guard(device().lock);
-  device().note("wait event");
+  device().note("wait event on " + name_of(event));
   device().memory.open(true);
   if (event->stream) event->stream->run_until(event->number);
   device().memory.open(false);
@@ -275,6 +288,6 @@ FAKE_CUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t,
 FAKE_CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Guard guard(device().lock);
   if (!event->stream) return cudaSuccess;
-  device().note("hold stream");
+  device().note("hold stream for " + name_of(event) + device().place_of(stream));
   return device().enqueue(stream, [on = *event] { on.stream->run_until(on.number); });
 }

@@ -25,6 +25,10 @@ FAKE_CUDA_API const char* fake_cuda_take_events();
 // Bytes that are allocated on all devices, and on one.
 FAKE_CUDA_API size_t fake_cuda_allocated();
 FAKE_CUDA_API size_t fake_cuda_allocated_on(int device);
+// Bytes of pinned memory that are allocated, without what is registered.
+FAKE_CUDA_API size_t fake_cuda_pinned();
+// The most bytes that were allocated on all devices since the last call.
+FAKE_CUDA_API size_t fake_cuda_take_most();
 // Allocations that would make more than so many bytes of a device fail, as if others had the rest.
 FAKE_CUDA_API void fake_cuda_limit(int device, size_t bytes);
 // From now on `called` runs in the midst of each capture, in its thread; nullptr: nothing does.
@@ -55,6 +59,8 @@ struct Device {
   cudaError_t enqueue(cudaStream_t handle, Work work);
   // Runs a stream, or all of them that are not captured.
   cudaError_t run(Stream& stream);
+  // What notes say of a stream: its number among those that were made.
+  std::string place_of(cudaStream_t handle) const;
   void run_all();
   // Something that CUDA forbids while a stream is captured: it fails, and the capture with it.
   cudaError_t refuse(const char* what);

@@ -52,6 +52,12 @@ cudaError_t Device::run(Stream& stream) {
   return cudaSuccess;
 }
 
+std::string Device::place_of(cudaStream_t handle) const {
+  size_t number = 0;
+  while (number < streams.size() && streams[number].get() != handle) ++number;
+  return handle ? " on " + std::to_string(number) : " on the default stream";
+}
+
 void Device::run_all() {
   memory.open(true);
   for (const auto& stream : streams) stream->run();

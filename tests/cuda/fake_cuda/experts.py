@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.devices.fake_cuda import FakeDevice, copied, count, events_of_verifies
-from support.devices.placed import budget_for, source_of
+from support.devices.placed import budget_for
 from support.models.packages import Packages
 from support.requests.step_rows import rows_of_steps
 from trigraph.models.errors import TrigraphError
@@ -79,30 +79,6 @@ def test_what_a_step_does(
     kernels = [event for event in events[begin + 1 : end] if event.startswith(kind)]
     assert [event.split()[-1] for event in kernels[:2]] == (["bucket", "prepare_int8"] if share else [])
     assert events[end + 1] == f"{kind} own sum_both"
-
-
-@pytest.mark.parametrize("share", SHARES[:3])
-def test_weights_go_to_the_device_for_long_prompts(
-    package: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    """Those of the host's experts, once for each layer, and with a table; short prompts and verifies copy none."""
-    monkeypatch.setenv("TRIGRAPH_STREAM_EXPERTS", "1")
-    prompt, option = [*range(3, 83)], Options(Sampling(seed=7), max_tokens=5, ignore_eos=True, draft_tokens=2)
-    on_cpu = load(package, device="cpu", context=128, sequences=3)
-    budget = budget_for(package, share, context=128, sequences=3)
-    engine = load(package, device="cuda", gpu_memory=budget, context=128, sequences=3)
-    assert engine.generate(prompt, option).run() == on_cpu.generate(prompt, option).run()
-    held = source_of(engine).share
-    assert held is not None
-    layers = [layer for layer in held.weights.layers if not layer.head]
-    streamed = sum((layer.experts - held.slots[layer.name]) * layer.expert_bytes for layer in layers)
-    for length, copies in ((80, 1), (64, 0)):
-        sequence = engine.steps.new_sequence()
-        gpu.events()
-        engine.steps.prefill([sequence], [prompt[:length]])
-        tables = copies * sum(4 * layer.experts for layer in layers)
-        assert copied(gpu.events(), "pageable", "device") == copies * streamed + tables
-        engine.steps.release(sequence)
 
 
 def test_budgets_that_cannot_be(package: Path) -> None:

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,7 @@ void* Memory::take(size_t bytes, Place place, int device) {
     void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
     std::memset(memory, kPoison, bytes);
     blocks_[reinterpret_cast<uintptr_t>(memory)] = {bytes, place, device};
+    pinned_ += bytes;
     return memory;
   }
   if (bytes > left(device)) return nullptr;
@@ -43,6 +45,7 @@ void* Memory::take(size_t bytes, Place place, int device) {
   if (at + rounded(bytes) > start_ + kDeviceBytes) return nullptr;
   blocks_[at] = {bytes, place, device};
   allocated_ += bytes;
+  most_ = std::max(most_, allocated_);
   void* memory = reinterpret_cast<void*>(at);
   if (dry_) return memory;
   mprotect(memory, rounded(bytes), PROT_READ | PROT_WRITE);
@@ -53,14 +56,31 @@ void* Memory::take(size_t bytes, Place place, int device) {
 
 bool Memory::give(void* memory) {
   const auto block = blocks_.find(reinterpret_cast<uintptr_t>(memory));
-  if (block == blocks_.end()) return false;
+  if (block == blocks_.end() || block->second.registered) return false;
   if (block->second.place == Place::pinned) {
+    pinned_ -= block->second.bytes;
     std::free(memory);
   } else {
     allocated_ -= block->second.bytes;
     madvise(memory, rounded(block->second.bytes), MADV_DONTNEED);
     mprotect(memory, rounded(block->second.bytes), PROT_NONE);
   }
+  blocks_.erase(block);
+  return true;
+}
+
+bool Memory::pin(void* memory, size_t bytes) {
+  const uintptr_t start = reinterpret_cast<uintptr_t>(memory) / kPage * kPage;
+  const uintptr_t end = rounded(reinterpret_cast<uintptr_t>(memory) + bytes);
+  for (const auto& [at, block] : blocks_)
+    if (block.place == Place::pinned && block.registered && at < end && start < at + block.bytes) return false;
+  blocks_[start] = {end - start, Place::pinned, 0, true};
+  return true;
+}
+
+bool Memory::unpin(void* memory) {
+  const auto block = blocks_.find(reinterpret_cast<uintptr_t>(memory) / kPage * kPage);
+  if (block == blocks_.end() || !block->second.registered) return false;
   blocks_.erase(block);
   return true;
 }

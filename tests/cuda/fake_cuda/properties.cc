@@ -50,18 +50,12 @@ static_assert(sizeof(Properties) == 1008 && offsetof(Properties, multiprocessors
               offsetof(Properties, l2_bytes) == 596 && offsetof(Properties, shared_of_multiprocessor) == 624 &&
               offsetof(Properties, most_shared_bytes) == 672);
 
-struct PointerAttributes {
-  int type, device;
-  const void *on_device, *on_host;
-  long reserved[8];
-};
-
 struct FunctionAttributes {
   size_t shared_bytes, constant_bytes, local_bytes;
   int max_threads, registers, ptx, binary;
   int others[26];
 };
-static_assert(sizeof(PointerAttributes) == 88 && sizeof(FunctionAttributes) == 144);
+static_assert(sizeof(FunctionAttributes) == 144);
 
 }  // namespace
 
@@ -124,12 +118,6 @@ FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int)
     default:
       *value = 0;
   }
-  return cudaSuccess;
-}
-FAKE_CUDA_API cudaError_t cudaPointerGetAttributes(PointerAttributes* out, const void* address) {
-  const Guard guard(device().lock);
-  const Place place = device().memory.place_of(address);
-  *out = {place == Place::device ? 2 : place == Place::pinned ? 1 : 0, 0, address, address, {}};
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaFuncGetAttributes(FunctionAttributes* out, const void*) {

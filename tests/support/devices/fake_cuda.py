@@ -15,6 +15,7 @@ from pathlib import Path
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.execution.results import DraftResult
 
+_STREAM = re.compile(r" on \d+$")
 _OWN = re.compile(r"own ([0-9a-f]+) (\d+ \d+ \d+ \d+ \d+)")
 
 
@@ -37,11 +38,19 @@ class FakeDevice:
         self._library.fake_cuda_take_events.restype = ctypes.c_char_p
         self._library.fake_cuda_allocated.restype = ctypes.c_size_t
         self._library.fake_cuda_allocated_on.restype = ctypes.c_size_t
+        self._library.fake_cuda_pinned.restype = ctypes.c_size_t
+        self._library.fake_cuda_take_most.restype = ctypes.c_size_t
         self._names = _names(operators)
 
-    def events(self) -> list[str]:
-        """What happened since the last call; our kernels by name: `launch own products`."""
-        return [_OWN.sub(lambda match: f"own {_plain(self._names[int(match[1], 16)])}", line) for line in self._take()]
+    def events(self, *, streams: bool = False) -> list[str]:
+        """What happened since the last call; our kernels by name: `launch own products`.
+
+        `streams`: where it happened, too, as in `launch own products on 0`, and which events were recorded.
+        """
+        found = [_OWN.sub(lambda match: f"own {_plain(self._names[int(match[1], 16)])}", line) for line in self._take()]
+        if streams:
+            return found
+        return [_STREAM.sub("", line) for line in found if not line.startswith("record ")]
 
     def launches(self) -> list[Launch]:
         """Our kernels' launches since the last call."""
@@ -62,6 +71,14 @@ class FakeDevice:
         if number is None:
             return int(self._library.fake_cuda_allocated())
         return int(self._library.fake_cuda_allocated_on(number))
+
+    def pinned(self) -> int:
+        """Bytes of pinned memory of the host that are in use; registered memory is not among them."""
+        return int(self._library.fake_cuda_pinned())
+
+    def most_allocated(self) -> int:
+        """The most bytes of all devices that were in use at a time, since the last call."""
+        return int(self._library.fake_cuda_take_most())
 
     @contextmanager
     def full(self, left: int = 0, number: int = 0) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """What a GPU holds within a budget."""
 
+import mmap
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from support.models.packages import Packages
 from trigraph.exporter import read_manifest
 from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.cuda.weight_source import whole_pages
 from trigraph.runtime.device.parts.placement import Placement
 from trigraph.runtime.device.parts.placing import nowhere, place
 from trigraph.runtime.device.parts.weights import Block, ExpertLayer, Weights, weights_of_file
@@ -226,3 +228,36 @@ def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: s
         assert found.state_bytes == expected.state_bytes > 0
         assert found.nbytes == pytest.approx(expected.nbytes, rel=0.1)
         assert found.read_bytes == pytest.approx(expected.read_bytes, rel=0.1) and found.read_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("room", "experts", "piece", "left"),
+    [
+        (5, True, None, 0),
+        (7, True, 2048, 0.75),
+        (17, True, 2048, 0.75),
+        (19, True, 4096, 2.25),
+        (40, True, None, 0),  # all fit
+        (0.5, False, None, 0),
+        (1, False, 2048, 1),
+        (3, False, 4096, 3),
+    ],
+)
+def test_pieces_of_prompts_are_longer_where_there_is_room(
+    room: float, experts: bool, piece: int | None, left: float
+) -> None:
+    """GiB for experts, and what is left of them for such pieces: at most an eighth, unless experts may not have it."""
+    layer = ExpertLayer(name="layer", experts=1000, expert_bytes=32 << 20, chosen=2)
+    weights, gib = Weights(trunk_bytes=100, layers=(layer,)), 1 << 30
+    found = place(weights, [100 + int(room * gib)], working_bytes=0, experts=experts).gpus[0]
+    assert found.piece == piece
+    held = int((room - left) * gib) // layer.expert_bytes if experts else 0
+    assert found.slots == {"layer": min(held, layer.experts)}
+
+
+def test_pages_that_hold_something_are_registered_as_stretches() -> None:
+    page = mmap.PAGESIZE
+    assert whole_pages([(3 * page, 10), (page + 5, page), (9 * page, 2 * page), (3 * page + 20, 5)]) == [
+        (page, 3 * page),
+        (9 * page, 2 * page),
+    ]

@@ -1,0 +1,65 @@
+"""Long prompts of layers of the 35B-A3B whose experts are the host's. Nothing is computed: sizes and order count."""
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+
+from support.devices.fake_cuda import FakeDevice, copied, count
+from support.devices.placed import source_of
+from support.models.hollow import write_hollow
+from support.weight_batches import batches_of, check_waits
+from trigraph.runtime import Engine, load
+from trigraph.runtime.device.cuda import weight_source
+
+_BATCH = 128 << 20
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("layers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setattr(ctypes, "memmove", lambda *_: None)
+        patch.setattr(weight_source, "free_memory", lambda: 1 << 40)
+        model = write_hollow("qwen3.6-35b-a3b", folder / "model.gguf", layers=4)
+        yield load(model, device="cuda", experts="cpu", context=8192, sequences=2)
+
+
+def events_of_a_prompt(gpu: FakeDevice, engine: Engine, tokens: int) -> list[str]:
+    sequence = engine.steps.new_sequence()
+    gpu.events()
+    engine.steps.prefill([sequence], [[3] * tokens])
+    engine.steps.release(sequence)
+    return gpu.events(streams=True)
+
+
+def test_a_step_takes_no_more_memory_when_it_is_seen_again(engine: Engine, gpu: FakeDevice) -> None:
+    """Nor pinned memory, where the file is registered. No prompt is the CPU's because nothing is known."""
+    pinned = gpu.pinned()
+    assert not count(events_of_a_prompt(gpu, engine, 1200), "host function")
+    before, _ = gpu.allocated(), gpu.most_allocated()
+    assert not count(events_of_a_prompt(gpu, engine, 1200), "allocate")
+    assert gpu.most_allocated() == before
+    assert gpu.pinned() - pinned < 1 << 20
+
+
+def test_weights_are_copied_once_a_step_ahead_of_products(engine: Engine, gpu: FakeDevice) -> None:
+    """And from pinned memory alone; a piece has 4,096 tokens at most."""
+    share = source_of(engine).share
+    assert share is not None
+    layers = [layer for layer in share.weights.layers if not layer.head]
+    for tokens, steps in ((2048, 1), (4096, 1), (8192, 2)):
+        events = events_of_a_prompt(gpu, engine, tokens)
+        batches = batches_of(events)
+        assert sum(batch.nbytes for batch in batches) == steps * sum(
+            layer.experts * layer.expert_bytes for layer in layers
+        )
+        assert all(0.9 * _BATCH < batch.nbytes <= _BATCH for batch in batches)
+        assert copied(events, "pageable", "device") == 0 and not count(events, "host function")
+        assert count(events, "launch own bucket on") == steps * len(layers)
+        begun = [number for number, event in enumerate(events) if event.startswith("launch own bucket")]
+        last = max(number for number, event in enumerate(events) if event.startswith("copy pinned device"))
+        if steps == 1:  # all is enqueued at once
+            check_waits(batches)
+            assert not count(events[begun[0] : last], "wait")
