@@ -11,8 +11,8 @@ from trigraph.runtime.execution.sessions import Binding, SessionGraph
 class LayeredGraph:
     """The parts of a graph, each with its state where it is computed. Steps see one graph, on the last one's device."""
 
-    def __init__(self, parts: Sequence[SessionGraph]) -> None:
-        self.parts = parts
+    def __init__(self, parts: Sequence[SessionGraph], pieces: int) -> None:
+        self.parts, self.pieces = parts, pieces
 
     def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
         """The binding for a shape: the parts before the last one run when inputs are sent."""
@@ -67,6 +67,9 @@ class LayeredExchange(Exchange):
 
     def result(self, name: str) -> Memory:
         return self._last.result(name)
+
+    def hand_over(self, name: str, array: Array) -> None:
+        self._last.hand_over(name, array)
 
 
 def _hand_over(maker: Exchange, reader: Exchange, taken: Mapping[str, Array]) -> None:

@@ -27,8 +27,8 @@ def package(packages: Packages) -> Path:
     return packages("tiny-dense", "Q4_K_M")
 
 
-def engine_of(package: Path, split: Sequence[int] = (2, 2), device: str = GPUS) -> Engine:
-    return load(package, device=device, split=split, context=CAPACITY, sequences=3)
+def engine_of(package: Path, split: Sequence[int] = (2, 2), device: str = GPUS, chunk: int | None = None) -> Engine:
+    return load(package, device=device, split=split, context=CAPACITY, sequences=3, chunk=chunk)
 
 
 def on_cpu(package: Path) -> Engine:
@@ -85,18 +85,28 @@ def test_what_a_verify_does(
 
 
 def test_what_a_prompt_does(package: Path, gpu: FakeDevice) -> None:
-    """The same; embeddings go to the MTP head, behind the last layer."""
-    engine, tokens = engine_of(package), list(range(3, 43))
+    """Four pieces follow each other before the host waits; embeddings go to the MTP head, behind the last layer."""
+    engine, tokens, pieces = engine_of(package, chunk=40), list(range(3, 43)), 4
     for _ in range(3):
         sequence = engine.steps.new_sequence()
         gpu.events()
         engine.steps.prefill([sequence], [tokens])
         engine.steps.release(sequence)
-    events = gpu.events()
-    rows = 3 * len(tokens) * 4 * engine.steps.state.limits.hidden
-    assert (count(events, "wait"), count(events, "hold stream"), count(events, "copy")) == (2, 1, 2 + 3 + 1)
+    events, row = gpu.events(), 4 * engine.steps.state.limits.hidden
+    assert count(events, "wait") == 2 and all(event == "wait stream" for event in events[-2:])
+    assert (count(events, "hold stream"), count(events, "copy")) == (pieces, pieces * (2 + 3) + (pieces - 1) + 1)
+    rows = 3 * len(tokens) * row + (pieces - 1) * row  # the last hidden row of a piece goes to the next one
     assert rows <= copied(events, "device", "pinned") < rows + 4096
-    assert rows <= copied(events, "pinned", "device") < rows + 8192
+    assert rows <= copied(events, "pinned", "device") < rows + 8192 * pieces
+
+
+@pytest.mark.parametrize(("device", "split"), [(GPUS, (1, 3)), ("cuda:0,cuda:1,cuda:0", (1, 1, 2))])
+def test_pieces_in_flight_have_the_bits(packages: Packages, gpu: FakeDevice, device: str, split: Sequence[int]) -> None:
+    """Of prompts that end in the same piece, and in pieces of their own."""
+    package = packages("tiny-streams", "Q4_K_M")
+    expected, found = on_cpu(package), engine_of(package, split, device, chunk=8)
+    assert rows_of_steps(found) == rows_of_steps(expected)
+    assert texts(found) == texts(expected)
 
 
 @pytest.mark.parametrize("drafts", [0, 2])
