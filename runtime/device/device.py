@@ -110,6 +110,10 @@ class Device:
         """Has `work` done ahead of each wait for the end of a step; False where the host computes steps itself."""
         return False
 
+    def others(self) -> Sequence[Device]:
+        """Further ones of its kind on this machine, those with the fastest memory first."""
+        return ()
+
     def free_memory(self) -> int | None:
         """Bytes that weights and state may take, where they lie; None if unknown."""
         return free_memory()

@@ -20,6 +20,7 @@ class Memory {
   size_t left(int device) const;
   bool give(void* memory);  // false for what was not taken
   Place place_of(const void* address) const;
+  int device_of(const void* address) const;        // -1 for memory of the host
   size_t allocated() const { return allocated_; }  // bytes on all devices
   size_t allocated(int device) const;
   void open(bool open);  // whether the host can reach the device's
@@ -30,6 +31,7 @@ class Memory {
     Place place;
     int device;
   };
+  const Block* block_of(const void* address) const;  // nullptr for pageable memory
   uintptr_t start_;
   bool dry_;
   size_t allocated_ = 0;

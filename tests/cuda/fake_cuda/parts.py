@@ -1,4 +1,4 @@
-"""A model over two GPUs, under ONNX Runtime's own provider: what a step does when, and a GPU that is full."""
+"""A model over two and three GPUs, under ONNX Runtime's own provider: what a step does when, and a GPU that is full."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 PROMPT = [3, 1, 4, 1, 5]
 CAPACITY = 128
 GPUS = "cuda:0,cuda:1"
+THREE = "cuda:0,cuda:1,cuda:2"
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_texts_and_rows_are_the_cpus(packages: Packages, gpu: FakeDevice, monkey
     assert count(events := gpu.events(), "replay") and not count(events, "error")
 
 
-@pytest.mark.parametrize(("device", "split"), [(GPUS, (2, 2)), ("cuda:0,cuda:1,cuda:0", (1, 1, 2))])
+@pytest.mark.parametrize(("device", "split"), [(GPUS, (2, 2)), (THREE, (1, 1, 2))])
 @pytest.mark.parametrize("captured", [False, True])
 def test_what_a_verify_does(
     package: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch, captured: bool, device: str, split: Sequence[int]
@@ -84,6 +85,33 @@ def test_what_a_verify_does(
     assert count(events, "launch") == (0 if captured else count(one, "launch"))
 
 
+@pytest.mark.parametrize(("device", "split"), [(GPUS, (2, 2)), (THREE, (1, 1, 2)), ("cuda:0,cuda:0", (1, 3))])
+def test_rows_go_straight_to_gpus_that_reach_each_other(
+    package: Path, gpu: FakeDevice, device: str, split: Sequence[int]
+) -> None:
+    """Not by the host's memory, but for embeddings that pass a part; the maker's next step waits for the copy."""
+    tokens, expected = list(range(3, 43)), on_cpu(package)
+    with gpu.peers():
+        engine = engine_of(package, split, device, chunk=40)
+        for _ in range(3):
+            sequence = engine.steps.new_sequence()
+            gpu.events()
+            engine.steps.prefill([sequence], [tokens])
+            prompt = gpu.events()
+            engine.steps.verify([sequence], [[4, 5]])
+            verify = gpu.events()
+            engine.steps.release(sequence)
+        assert rows_of_steps(engine) == rows_of_steps(expected)
+        assert texts(engine) == texts(expected)
+    assert not count([*prompt, *verify, *gpu.events()], "error")
+    row, borders, pieces = 4 * engine.steps.state.limits.hidden, len(split) - 1, 4
+    assert copied(verify, "device", "device") >= 2 * borders * row
+    assert count(verify, "hold stream") == 2 * borders and count(verify, "wait") == len(split)
+    assert copied(verify, "pinned", "device") < 4096 * len(split)
+    assert count(prompt, "wait") == len(split)
+    assert copied(prompt, "pinned", "device") < 8192 * pieces * len(split) + (len(split) - 2) * len(tokens) * row
+
+
 def test_what_a_prompt_does(package: Path, gpu: FakeDevice) -> None:
     """Four pieces follow each other before the host waits; embeddings go to the MTP head, behind the last layer."""
     engine, tokens, pieces = engine_of(package, chunk=40), list(range(3, 43)), 4
@@ -100,7 +128,7 @@ def test_what_a_prompt_does(package: Path, gpu: FakeDevice) -> None:
     assert rows <= copied(events, "pinned", "device") < rows + 8192 * pieces
 
 
-@pytest.mark.parametrize(("device", "split"), [(GPUS, (1, 3)), ("cuda:0,cuda:1,cuda:0", (1, 1, 2))])
+@pytest.mark.parametrize(("device", "split"), [(GPUS, (1, 3)), (THREE, (1, 1, 2))])
 def test_pieces_in_flight_have_the_bits(packages: Packages, gpu: FakeDevice, device: str, split: Sequence[int]) -> None:
     """Of prompts that end in the same piece, and in pieces of their own."""
     package = packages("tiny-streams", "Q4_K_M")
