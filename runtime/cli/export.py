@@ -182,7 +182,7 @@ def _placed(path: Path, description: Description, sizes: Sequence[int]) -> Place
     context = budgets.context(tensors, description.context, PAGE_SIZE, free, at_once=True)
     limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual)
     state = budgets.sizes(tensors, limits, None).nbytes(tensors)
-    return place(weights_of_file(model, state), sizes)
+    return place(weights_of_file(model, state), sizes, speeds=[0] * len(sizes))
 
 
 def synth(

@@ -122,6 +122,10 @@ class Device:
         """All bytes of a memory of its own; None where it has none."""
         return None
 
+    def memory_rate(self) -> float:
+        """Bytes a second of its memory as its data sheet has them, to compare it with others; 0 where it has none."""
+        return 0
+
     def copy_rate(self) -> float | None:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""
         return None

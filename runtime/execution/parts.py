@@ -111,7 +111,8 @@ class Memories:
             return [Part(last, source)], source.hold(models, state, budget)
         weights = weights_of(models(), state)
         given, experts = self.budgets is not None, {layer.name: layer.experts for layer in weights.layers}
-        placement = place(weights, self.nbytes(), given=given, experts=self.experts, split=self.split)
+        speeds = [device.memory_rate() for device in self.devices]
+        placement = place(weights, self.nbytes(), given=given, experts=self.experts, split=self.split, speeds=speeds)
         parts = []
         if placement.host_layers:
             parts.append(Part(open_device("cpu"), WeightSource(mapped), placement.host_layers))

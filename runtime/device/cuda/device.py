@@ -102,6 +102,9 @@ class CudaDevice(Device):
     def total_memory(self) -> int:
         return self.functions.free_memory()[1]
 
+    def memory_rate(self) -> float:
+        return self.functions.memory_rate(self.functions.number)
+
     def copy_rate(self) -> float:
         return self.functions.copy_rate()
 

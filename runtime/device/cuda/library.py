@@ -96,7 +96,11 @@ class CudaLibrary:
     def by_speed(self) -> Sequence[int]:
         """The numbers of all GPUs, those with the fastest memory first."""
         count = self._library.trigraph_devices(ctypes.byref(ctypes.c_char_p()))
-        return sorted(range(count), key=self._library.trigraph_memory_rate, reverse=True)
+        return sorted(range(count), key=self.memory_rate, reverse=True)
+
+    def memory_rate(self, number: int) -> float:
+        """Bytes a second of a GPU's memory, by its clock and bus."""
+        return float(self._library.trigraph_memory_rate(number))
 
     def use(self) -> None:
         """Makes the GPU the one that the calling thread's next calls are about, those of ONNX Runtime too.

@@ -51,7 +51,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_part_after_part() -> None:
     placement = place(DENSE, [25 * 10**8, 55 * 10**8], WORK)  # one layer on the CPU, one on the first, the rest
     assert token_time(placement, gpus(500e9, 1000e9), 4) == (
-        ", which should take 26.0 ms at the measured 50 GB/s of the host's, 500 GB/s of cuda:0's, 1,000 GB/s of cuda:1's memory"
+        ", which should take 26.0 ms at the measured 50 GB/s of the host's, 500 GB/s of cuda:0's, 1,000 GB/s of "
+        "cuda:1's memory"
     )
     found = token_time(place(DENSE, [5 * 10**9, 6 * 10**9], WORK), gpus(500e9, 1000e9), 4)
     assert found == ", which should take 9.0 ms at the measured 500 GB/s of cuda:0's, 1,000 GB/s of cuda:1's memory"
