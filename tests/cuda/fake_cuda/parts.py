@@ -177,16 +177,17 @@ def test_streams_that_move_are_those_that_stay(packages: Packages, monkeypatch: 
     assert found.request.ids == whole.ids and found.moves == found.states > 0
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_gpu_that_is_full_at_loading(package: Path, gpu: FakeDevice, number: int) -> None:
-    """By default what is free decides: layers go to the other one, or a sentence says what is missing."""
+@pytest.mark.parametrize(("device", "number"), [(GPUS, 0), (GPUS, 1), (THREE, 1)])
+def test_a_gpu_that_is_full_at_loading(package: Path, gpu: FakeDevice, device: str, number: int) -> None:
+    """By default what is free decides: layers go to the others, or a sentence says what is missing."""
+    last = device.count(",")
     with gpu.full(left=-gpu.allocated(number), number=number):
-        if number:
+        if number == last:
             with pytest.raises(TrigraphError, match=r"the last GPU may take 0\.00 GB, and the model needs 1\.0"):
-                load(package, device=GPUS, context=CAPACITY, sequences=3)
+                load(package, device=device, context=CAPACITY, sequences=3)
             return
-        engine = load(package, device=GPUS, context=CAPACITY, sequences=3)
-    assert not host_layers(engine) and len(parts_of(engine)) == 1
+        engine = load(package, device=device, context=CAPACITY, sequences=3)
+    assert not host_layers(engine) and len(parts_of(engine)) == last
     assert texts(engine) == texts(on_cpu(package))
 
 
@@ -202,10 +203,12 @@ def test_a_gpu_that_others_fill_while_a_model_is_loaded(
         engine_of(package)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_gpu_that_is_full_while_serving(package: Path, gpu: FakeDevice, number: int) -> None:
+@pytest.mark.parametrize(("device", "split", "number"), [(GPUS, (2, 2), 0), (GPUS, (2, 2), 1), (THREE, (1, 1, 2), 1)])
+def test_a_gpu_that_is_full_while_serving(
+    package: Path, gpu: FakeDevice, device: str, split: Sequence[int], number: int
+) -> None:
     """Requests fail alone, in a sentence that names it; later ones do not, once there is memory."""
-    engine, expected = engine_of(package), texts(on_cpu(package))
+    engine, expected = engine_of(package, split, device), texts(on_cpu(package))
     words = rf"(GPU {number} has no memory left; close|GPU {number} has .* MB are needed; load)"
     with gpu.full(number=number), pytest.raises(TrigraphError, match=words):
         texts(engine)
