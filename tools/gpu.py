@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from gpu_parts import parts, parts_27b
 from gpu_times import prompts, requests, time_27b, time_35b
 
 import gpu_load
@@ -28,6 +29,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load
 from trigraph.runtime.bench.load import Load
 from trigraph.runtime.bench.random_tokens import RandomTokens
+from trigraph.runtime.bench.sample import seconds
 from trigraph.runtime.device.cuda.device import CudaDevice
 
 RULE = {("qwen3.6-35b-a3b", 512): "123 to 139 by count", ("qwen3.6-35b-a3b", 4096): "980 to 1,110 by count"}
@@ -99,28 +101,6 @@ def state(session: Session) -> None:
     session.note("state", "fork and release, us", f"{statistics.median(forks):.0f}")
 
 
-def parts(session: Session) -> None:
-    """A model in two parts on one GPU: the bits of the whole one, and what the border costs."""
-    found: dict[str, tuple[bytes, float]] = {}
-    for name, device, split in (("one part", "cuda", None), ("two parts", "cuda:0,cuda:0", (2, 2))):
-        path = model(session, "qwen3.6-35b-a3b", 4)
-        engine = load(path, device=device, split=split, sequences=2, context=2048)
-        sequence = engine.steps.new_sequence()
-        rows = engine.steps.prefill([sequence], [list(range(1000))]).logits.copy().tobytes()
-        times = []
-        for _ in range(40):
-            times.append(_microseconds(partial(engine.steps.verify, [sequence], [[1, 2, 3, 4]])))
-            engine.steps.keep(sequence, 2)
-        found[name] = (
-            rows + engine.steps.verify([sequence], [[5]]).logits.copy().tobytes(),
-            statistics.median(times[10:]),
-        )
-        session.note("parts", f"{name}: verify of 4, us", f"{found[name][1]:.0f}")
-        engine.close()
-    if len({rows for rows, _ in found.values()}) > 1:
-        raise RuntimeError("two parts have other bits than one")
-
-
 def served(session: Session) -> None:
     """`trigraph serve` under the load of SGLang's cookbook, beside its figures for an H100 (FP8, three drafts)."""
     path = model(session, "qwen3.6-35b-a3b", session.layers)
@@ -162,6 +142,7 @@ STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "bits": (bits, 180),
     "state": (state, 40),
     "parts": (parts, 60),
+    "parts-27b": (parts_27b, 180),
     "time-35b": (time_35b, 190),
     "time-27b": (time_27b, 160),
     "prompts": (prompts, 150),
@@ -218,9 +199,7 @@ def _passes(session: Session, name: str, patience: float) -> bool:
 
 
 def _microseconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return 1e6 * (time.perf_counter() - started)
+    return 1e6 * seconds(work)
 
 
 if __name__ == "__main__":

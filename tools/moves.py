@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=50, help="Tokens between moves")
     parser.add_argument("--tokens", type=int, default=150, help="Most tokens of a stream")
     parser.add_argument("--at-once", type=int, default=4, help="Streams at a time")
-    parser.add_argument("--devices", default="cpu,cpu", help="Of the two engines, such as cpu,cuda or cuda:0,cuda:1")
+    parser.add_argument("--devices", default="cpu,cpu", help="Of the engines, as cpu,cuda or cuda:0+cuda:1,cpu")
     parser.add_argument("--results", type=Path, help="A file with those of earlier runs, to which these are added")
     options = parser.parse_args()
     streams = [Stream.of(number, options.tokens) for number in range(options.first, options.first + options.streams)]
@@ -91,7 +91,7 @@ def moved(streams: list[Stream], kept: list[Request], options: argparse.Namespac
     """Moves streams; `kept`: the same ones, which an engine has kept."""
     devices = options.devices.split(",")
     config = EngineConfig(threads=1, context=512, sequences=options.at_once)
-    pair = [load(TINY_GGUF, replace(config, device=device)) for device in devices]
+    pair = [load(TINY_GGUF, replace(config, device=device.replace("+", ","))) for device in devices]
     results = []
     with ThreadPoolExecutor(options.at_once) as pool:
         for begun in range(0, len(streams), options.at_once):

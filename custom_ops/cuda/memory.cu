@@ -41,6 +41,26 @@ TRIGRAPH_EXPORT void trigraph_device_memory(size_t* free, size_t* total) {
   (void)cudaMemGetInfo(free, total);
 }
 
+// Bytes a second of a device's memory, by its clock and the width of its bus: to compare devices that nobody uses yet.
+TRIGRAPH_EXPORT double trigraph_memory_rate(int device) {
+  int kilohertz = 0, bits = 0;
+  (void)cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device);
+  (void)cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device);
+  return 2e3 * kilohertz * bits / 8;
+}
+
+// Whether copies to the current device from another one's memory need not go through the host's. From now on they
+// don't.
+TRIGRAPH_EXPORT int trigraph_reaches(int other) {
+  int device = 0, can = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return failed() != nullptr;
+  if (device == other) return 1;
+  if (cudaDeviceCanAccessPeer(&can, device, other) != cudaSuccess || !can) return failed() != nullptr;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  (void)cudaGetLastError();
+  return status == cudaSuccess || status == cudaErrorPeerAccessAlreadyEnabled;
+}
+
 // A stream that does not wait for the default one. It lives as long as the process.
 TRIGRAPH_EXPORT void* trigraph_make_stream() {
   cudaStream_t stream = nullptr;

@@ -1,13 +1,8 @@
 """Read bandwidth, measured between the timed steps: it varies when others share the machine."""
 
-import ctypes
 from collections.abc import Callable
 
-import numpy as np
-
-from trigraph.custom_ops import library_path
-
-PASS_BYTES = 1 << 29  # far larger than any cache, so that a pass reads memory; 10 to 20 ms on a small machine
+from trigraph.runtime.device.read_rate import memory_reader
 
 
 class Bandwidth:
@@ -26,11 +21,6 @@ class Bandwidth:
 
 
 def memory_bandwidth(threads: int) -> Bandwidth:
-    """The bandwidth of `threads` threads together; they are awake when a pass begins."""
-    library = ctypes.CDLL(str(library_path("cpu")))
-    library.trigraph_read_seconds.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    library.trigraph_read_seconds.restype = ctypes.c_double
-    words = np.ones(PASS_BYTES // 8, np.uint64)
-    return Bandwidth(
-        lambda: PASS_BYTES / float(library.trigraph_read_seconds(words.ctypes.data, len(words), threads)) / 1e9
-    )
+    """The bandwidth of `threads` threads together."""
+    read = memory_reader(threads)
+    return Bandwidth(lambda: read() / 1e9)

@@ -35,7 +35,7 @@ def bench(folder: Path, options: BenchOptions, others: Sequence[OpenContender] =
     started = utc_now()
     machine, bandwidth = measure(device, options.threads)
     roofline = Roofline(folder, manifest, machine)
-    engine = _load(folder, options, context, device)
+    engine = _load(folder, options, context)
     contenders: list[Contender] = [Trigraph(engine)]
     timer = Timer(options, bandwidth, RandomTokens(manifest.config.vocab))
     try:
@@ -72,14 +72,14 @@ def measure(device: Device, threads: int) -> tuple[Machine, Bandwidth]:
     return measure_machine(threads), memory_bandwidth(threads)
 
 
-def _load(folder: Path, options: BenchOptions, context: int, device: Device) -> Engine:
+def _load(folder: Path, options: BenchOptions, context: int) -> Engine:
     return load_repacked(
         folder,
         threads=options.threads,
         context=context,
         sequences=2 + len(options.contexts) + max((0, *options.sequences)),
         chunk=options.prompt,
-        device=device.name,
+        device=options.device,
         repack=options.repack,
     )
 

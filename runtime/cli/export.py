@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -37,9 +38,13 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.by_gpu import parse_sizes
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, companions, given_model
+from trigraph.runtime.device.choice import open_devices
+from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.parts.placement import Placement
 from trigraph.runtime.device.parts.placing import WORKING_BYTES, place
+from trigraph.runtime.device.parts.token_time import token_time
 from trigraph.runtime.device.parts.weights import weights_of_file
+from trigraph.runtime.execution.threads import default_threads
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 
@@ -150,7 +155,11 @@ def inspect(
         write_picture(path, graph, context)
     if sizes := parse_sizes("--gpu-memory", gpu_memory):
         names = [f"cuda:{number}" for number in range(len(sizes))]
-        say(f"with --gpu-memory {gpu_memory}: {_placed(path, description, sizes).sentence(names)}")
+        placement, gpus = _placed(path, description, sizes), list[Device]()
+        with suppress(TrigraphError):  # this machine need not have them
+            gpus += open_devices(",".join(names))
+        told = placement.sentence(names) + token_time(placement, gpus, default_threads())
+        say(f"with --gpu-memory {gpu_memory}: {told}")
     _show(description, as_json=as_json)
 
 
@@ -173,7 +182,7 @@ def _placed(path: Path, description: Description, sizes: Sequence[int]) -> Place
     context = budgets.context(tensors, description.context, PAGE_SIZE, free, at_once=True)
     limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual, MAX_PENDING)
     state = budgets.sizes(tensors, limits, None).nbytes(tensors)
-    return place(weights_of_file(model, state), sizes)
+    return place(weights_of_file(model, state), sizes, speeds=[0] * len(sizes))
 
 
 def synth(

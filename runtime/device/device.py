@@ -110,6 +110,10 @@ class Device:
         """Has `work` done ahead of each wait for the end of a step; False where the host computes steps itself."""
         return False
 
+    def others(self) -> Sequence[Device]:
+        """Further ones of its kind on this machine, those with the fastest memory first."""
+        return ()
+
     def free_memory(self) -> int | None:
         """Bytes that weights and state may take, where they lie; None if unknown."""
         return free_memory()
@@ -117,6 +121,10 @@ class Device:
     def total_memory(self) -> int | None:
         """All bytes of a memory of its own; None where it has none."""
         return None
+
+    def memory_rate(self) -> float:
+        """Bytes a second of its memory as its data sheet has them, to compare it with others; 0 where it has none."""
+        return 0
 
     def copy_rate(self) -> float | None:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""

@@ -52,6 +52,10 @@ class Exchange:
         """Fills the host's array with an output, in the device's own time."""
         array[...] = self.outputs[name]
 
+    def takes(self, name: str, maker: Exchange) -> bool:
+        """Whether an input, when it is sent next, comes straight from the maker's output, and not from the host."""
+        return False
+
     def follow(self, other: Exchange) -> None:
         """What is sent next is so after all that the other one's device has been told to do."""
         other.wait()

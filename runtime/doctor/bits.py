@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trigraph.models.rope_positions import ImageSpan
 from trigraph.models.vision.config import TOKEN
-from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.device.repack.weights import SIDE_BY_SIDE
 from trigraph.runtime.engine.loading import load
 from trigraph.runtime.execution.steps import Steps
@@ -132,7 +132,7 @@ def _state(steps: Steps, sequence: Sequence) -> Iterator[tuple[str, NDArray[Any]
 if __name__ == "__main__":
     device, folders = sys.argv[1], [Path(folder) for folder in sys.argv[2:]]
     layouts = {"plain": False}
-    if open_device(device).kernels in SIDE_BY_SIDE:
+    if open_devices(device)[0].kernels in SIDE_BY_SIDE:
         layouts["repacked"] = True
     found = {name: [package_bits(folder, device, repacked=it) for folder in folders] for name, it in layouts.items()}
     print(json.dumps(found))

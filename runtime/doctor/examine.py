@@ -22,7 +22,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.bench.machine import processor
-from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.doctor.near import TOLERANCE
 
 RECORD = TINY_GGUF.with_name("recorded_bits.json")
@@ -80,9 +80,9 @@ def examine(device: str = "cpu") -> Examination:
     """
     recorded = recorded_bits()
     kernels = list(instruction_sets())
-    opened = open_device(device)
+    *_, opened = open_devices(device)
     if opened.name != "cpu" and not opened.arithmetic:
-        kernels.append(opened.name)
+        kernels.append(device if ":" in device else opened.name)
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
         packages = make_packages(Path(folder))
         findings = [_compare(one, packages, recorded) for one in kernels]

@@ -21,8 +21,9 @@ class EngineConfig:
     """What `load` can be told. None leaves a choice to the engine; sizes of memory are in bytes."""
 
     device: str = "cpu"
-    """"cpu", "cuda", "cuda:N" for GPU number N, "auto": that where there is one, or "webgpu": other GPUs, whose
-    texts may be others. "cuda:0,cuda:1": the first layers on one GPU, those that follow on the next one."""
+    """"cpu", "cuda": as few GPUs as hold the model, "cuda:N": GPU number N, "auto": "cuda" where there is one, or
+    "webgpu": other GPUs, whose texts may be others. "cuda:0,cuda:1": the first layers on one GPU, those that follow on
+    the next one."""
     experts: str = "gpu"
     """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
     gpu_memory: int | Sequence[int] | None = None

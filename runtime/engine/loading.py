@@ -97,10 +97,11 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
     memories = Memories.of(config.device, config.gpu_memory, config.split, config.experts, portable=manifest.portable)
+    manifest = with_pending(manifest, config.max_pending, memories.devices[0].most_pending)
+    memories = memories.holding(partial(_device_bytes, manifest, config, weight_bytes))
     *_, device = memories.devices
     if manifest.drafter is not None and device.arithmetic:
         raise TrigraphError(f"block drafters do not run on {device.name}; use --device cpu, or leave --draft-model out")
-    manifest = with_pending(manifest, config.max_pending, device.most_pending)
     if device.library is not None:
         manifest.check_library(library_version(device.operators))
     no_draft = _no_draft(manifest, config.speculation)
@@ -227,6 +228,15 @@ def _repacking(
         return "repacked" if config.repack == "on" else "plain", None
     begun = begin_repacking(graphs, steps, weight_bytes, config.memory_share)
     return (begun, None) if isinstance(begun, str) else ("", begun)
+
+
+def _device_bytes(manifest: Manifest, config: EngineConfig, weight_bytes: int, memories: Memories) -> int:
+    """What a model takes of GPUs: weights, state, and a layer for each end of a GPU, where there may be gaps."""
+    _, sizes = _planned_state(manifest, config, memories, weight_bytes)
+    ends = len(memories.devices) - 1
+    return (
+        weight_bytes + sum(sizes.nbytes(manifest.state).values()) + ends * weight_bytes // manifest.config.trunk_layers
+    )
 
 
 def _planned_state(

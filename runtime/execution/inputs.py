@@ -33,21 +33,6 @@ def check_ids(tokens: Tokens, vocab: int, rows: ImageRows = None) -> None:
         raise TrigraphError(f"token ids must be from 0 to {vocab - 1}, found {min(tokens)} to {max(tokens)}")
 
 
-def chunks(tokens: abc.Sequence[Tokens], size: int) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
-    """Which sequences take part in each prefill, and with what: at most `size` tokens of all, in order."""
-    done = [0] * len(tokens)
-    while True:
-        room, pieces = size, {}
-        for i, new in enumerate(tokens):
-            if count := min(room, len(new) - done[i]):
-                pieces[i] = new[done[i] : done[i] + count]
-                done[i] += count
-                room -= count
-        if not pieces:
-            return
-        yield list(pieces), list(pieces.values())
-
-
 def lengths_after(sequences: Sequences, tokens: abc.Sequence[Tokens]) -> list[int]:
     """Lengths of the sequences with these tokens."""
     return [sequence.length + len(new) for sequence, new in zip(sequences, tokens, strict=True)]

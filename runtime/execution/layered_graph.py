@@ -11,8 +11,8 @@ from trigraph.runtime.execution.sessions import Binding, SessionGraph
 class LayeredGraph:
     """The parts of a graph, each with its state where it is computed. Steps see one graph, on the last one's device."""
 
-    def __init__(self, parts: Sequence[SessionGraph]) -> None:
-        self.parts = parts
+    def __init__(self, parts: Sequence[SessionGraph], pieces: int) -> None:
+        self.parts, self.pieces = parts, pieces
 
     def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
         """The binding for a shape: the parts before the last one run when inputs are sent."""
@@ -23,7 +23,8 @@ class LayeredGraph:
 class LayeredExchange(Exchange):
     """The last part's side of a step, before which the others run.
 
-    Rows go from part to part with the next one's inputs. Only the CPU's parts have the host wait for those before.
+    Rows go from part to part with the next one's inputs, or straight to the next GPU. Only the CPU's parts have the
+    host wait for those before.
     """
 
     def __init__(self, parts: Sequence[Binding]) -> None:
@@ -55,8 +56,8 @@ class LayeredExchange(Exchange):
                 part.exchange.follow(self._last)
             part.exchange.send()
             part.enqueue()
-            for reader, later in zip(self._exchanges[number + 1 :], inputs[number + 1 :], strict=True):
-                _hand_over(part.exchange, reader, later)
+            for distance, reader in enumerate(self._exchanges[number + 1 :], 1):
+                _hand_over(part.exchange, reader, inputs[number + distance], straight=distance == 1)
         self._last.send({name: sources for name, sources in device_inputs.items() if name in inputs[-1]})
 
     def receive(self) -> None:
@@ -68,10 +69,18 @@ class LayeredExchange(Exchange):
     def result(self, name: str) -> Memory:
         return self._last.result(name)
 
+    def hand_over(self, name: str, array: Array) -> None:
+        self._last.hand_over(name, array)
 
-def _hand_over(maker: Exchange, reader: Exchange, taken: Mapping[str, Array]) -> None:
-    """Fills the inputs of a part that an earlier one has just made."""
+
+def _hand_over(maker: Exchange, reader: Exchange, taken: Mapping[str, Array], *, straight: bool) -> None:
+    """Fills the inputs of a part that an earlier one has just made.
+
+    `straight`: from GPU to GPU, if that can be. A maker then waits for the reader's copy before its next step, so a
+    reader further on gets them by way of the host: the maker need not wait for those between.
+    """
     if rows := taken.keys() & maker.outputs.keys():
         for name in rows:
-            maker.hand_over(name, taken[name])
+            if not (straight and reader.takes(name, maker)):
+                maker.hand_over(name, taken[name])
         reader.follow(maker)

@@ -23,6 +23,7 @@ from trigraph.runtime.execution.tower import TowerGraph
 from trigraph.runtime.state.state import State
 
 _LAYERED = ("prefill", "verify")  # the graphs of the trunk
+_PIECES = 4  # of a chunk, so that parts work at once; experts of the CPU would be copied to a GPU for each of them
 
 
 def load_graphs(folder: Path, manifest: Manifest, names: Sequence[str]) -> Mapping[str, onnx.ModelProto]:
@@ -83,7 +84,8 @@ class PackageGraphs:
             SessionGraph(path.stem, session, part.device, state.buffers, state.limits.pages, part.source)
             for session, part in zip(sessions, (graph.part for graph in graphs), strict=True)
         ]
-        return opened[0] if len(opened) == 1 else LayeredGraph(opened)
+        split = any(graph.part.source.reads_mapped and not graph.part.device.is_host for graph in graphs)
+        return opened[0] if len(opened) == 1 else LayeredGraph(opened, 1 if split else _PIECES)
 
     def open_tower(self) -> TowerGraph:
         """Opens the graph of the vision tower. Raises TrigraphError when it is not the one of the contract."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.parts.experts import weights_of
 from trigraph.runtime.device.parts.layers import state_layer
-from trigraph.runtime.device.parts.placing import place
+from trigraph.runtime.device.parts.placing import WORKING_BYTES, place
+from trigraph.runtime.device.parts.token_time import token_time
 from trigraph.runtime.device.repack.weights import repacked_weights
 from trigraph.runtime.device.weight_source import WeightSource
 
@@ -48,6 +49,8 @@ class Memories:
     """How many of the layers each device gets, in proportion; none where bytes decide."""
     experts: bool = True
     """Whether routed experts may lie on GPUs."""
+    others: Sequence[Device] = ()
+    """Further GPUs, which nobody has named: for a model that the first one does not hold."""
 
     @classmethod
     def of(cls, names: str, gpu_memory: Any, split: Any, experts: str, *, portable: bool = False) -> Memories:
@@ -70,7 +73,18 @@ class Memories:
             if (total := device.total_memory()) is not None and budget > total:
                 gpu = "the GPU" if len(devices) == 1 else device.label
                 raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and {gpu} has {total / 1e9:,.2f} GB in all")
-        return cls(devices, numbers["gpu_memory"], numbers["split"] or (), experts == "gpu")
+        others = devices[0].others() if names in ("cuda", "auto") and experts == "gpu" else ()
+        return cls(devices, numbers["gpu_memory"], numbers["split"] or (), experts == "gpu", others)
+
+    def holding(self, needed: Callable[[Memories], int]) -> Memories:
+        """These with as few of the others as hold so many bytes of weights and state, or with all of them."""
+        found = self
+        for device in self.others:
+            if sum(found.nbytes()) >= needed(found) + len(found.devices) * WORKING_BYTES:
+                break
+            budgets = None if found.budgets is None else [*found.budgets, *found.budgets[:1]]
+            found = replace(found, devices=[*found.devices, device], budgets=budgets)
+        return found
 
     def nbytes(self, unknown: int = 0) -> Sequence[int]:
         """Bytes by device, at most those that are free, which are `unknown` where the system does not say."""
@@ -102,7 +116,8 @@ class Memories:
             return [Part(last, source)], source.hold(models, state, budget)
         weights = weights_of(models(), state)
         given, experts = self.budgets is not None, {layer.name: layer.experts for layer in weights.layers}
-        placement = place(weights, self.nbytes(), given=given, experts=self.experts, split=self.split)
+        speeds = [device.memory_rate() for device in self.devices]
+        placement = place(weights, self.nbytes(), given=given, experts=self.experts, split=self.split, speeds=speeds)
         parts = []
         if placement.host_layers:
             parts.append(Part(open_device("cpu"), WeightSource(mapped), placement.host_layers))
@@ -111,8 +126,10 @@ class Memories:
                 source = device.weight_source(mapped, threads)
                 source.place(gpu, experts, counts)
                 parts.append(Part(device, source, end))
-        told = len(parts) > 1 or placement.host_bytes
-        return parts, [placement.sentence([device.label for device in self.devices])] if told else []
+        if len(parts) == 1 and not placement.host_bytes:
+            return parts, []
+        sentence = placement.sentence([device.label for device in self.devices])
+        return parts, [sentence + token_time(placement, self.devices, threads)]
 
 
 def state_device(parts: Sequence[Part], tensor: str) -> Device:

@@ -53,15 +53,23 @@ class Binding:
         """What the step made."""
         return self.exchange.outputs
 
-    def run(self) -> None:
-        """The step, until its outputs are there."""
+    def begin(self) -> None:
+        """Sends what was filled in, and runs the graph; on a GPU, nobody waits for its end."""
         self.exchange.send()
         self.enqueue()
+
+    def run(self) -> None:
+        """The step, until its outputs are there."""
+        self.begin()
         self.exchange.receive()
 
 
 class Graph(Protocol):
     """A graph that steps can be bound to."""
+
+    @property
+    def pieces(self) -> int:
+        """How many prefills may follow each other before the host waits: those of a graph whose parts take turns."""
 
     def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
         """The binding for `tokens` tokens of `sequences` sequences in all, of which `images` are rows of images."""
@@ -91,6 +99,8 @@ class Buffers:
 
 class SessionGraph:
     """One graph in ONNX Runtime, on the state tensors that it reads and writes."""
+
+    pieces = 1
 
     def __init__(
         self,

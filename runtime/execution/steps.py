@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import abc
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from trigraph.runtime.execution.inputs import (
     Sequences,
     Tokens,
     check_ids,
-    chunks,
     fill_images,
     fill_positions,
     fill_previous,
@@ -25,6 +25,7 @@ from trigraph.runtime.execution.inputs import (
     lengths_after,
     next_rows,
 )
+from trigraph.runtime.execution.pieces import PieceRun, pieces_of
 from trigraph.runtime.execution.results import BlockResult, DraftResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
@@ -54,7 +55,7 @@ class Steps:
         block_draft: Graph | None = None,
         block: BlockDrafterConfig | None = None,
     ) -> None:
-        """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter.
+        """`chunk`: most tokens, of all prompts together, ahead of a wait; where a prompt is cut does not matter.
 
         `text_start`: the token that n-grams have in place of those before a text. `draft`: the graph of an MTP
         head, `block_draft` that of the block drafter `block`.
@@ -116,18 +117,19 @@ class Steps:
             self.catch_up(sequence)
         result: StepResult | None = None
         left = {i: iter(shown) for i, shown in enumerate(images) if shown is not None}
-        for members, pieces in chunks(tokens, self.chunk):
-            given = zip(members, pieces, strict=True)
-            of_images = [row for i, piece in given if i in left for row in next_rows(left[i], piece)]
-            rows = self._run(self._prefill, [sequences[i] for i in members], pieces, Binding.run, of_images)
-            for row, (i, piece) in enumerate(zip(members, pieces, strict=True)):
-                sequences[i].prefilled(piece, rows.hidden[row])
+        run = PieceRun()
+        for members, pieces, waits in pieces_of(tokens, self.chunk, self._prefill.pieces):
+            own = [sequences[i] for i in members]
+            seen = [row for i, new in zip(members, pieces, strict=True) if i in left for row in next_rows(left[i], new)]
+            rows = self._run(self._prefill, own, pieces, partial(run, own, waits), seen)
+            for row, (sequence, piece) in enumerate(zip(own, pieces, strict=True)):
+                sequence.prefilled(piece, rows.hidden[row] if waits else None)
             if len(sequences) == 1:
                 result = rows
-                continue
-            if result is None:
+            elif result is None:
                 result = StepResult(*(np.empty((len(sequences), *a.shape[1:]), a.dtype) for a in rows))
-            result.logits[members], result.tokens[members], result.hidden[members] = rows
+            if waits and result is not rows:
+                result.logits[members], result.tokens[members], result.hidden[members] = rows
         if result is None:
             raise TrigraphError("a prefill needs at least one sequence")
         return result
@@ -244,8 +246,6 @@ class Steps:
                 inputs["slots_in"][i] = sequence.slot
                 inputs["slots_out"][i] = slots[i]
                 inputs["page_table"][i] = sequence.pages
-                if "prev_hidden" in inputs:  # a prefill
-                    inputs["prev_hidden"][i] = sequence.hiddens.span(sequence.length - 1, sequence.length)[0]
             run(binding)
         except BaseException:
             self.state.abandon(sequences, slots)

@@ -72,11 +72,16 @@ class Sequence:
         shift = sum(span.shift for span in spans)  # text, as in most steps
         return np.broadcast_to(np.arange(start + shift, stop + shift), (3, stop - start))
 
-    def prefilled(self, tokens: Iterable[int], hidden: NDArray[np.float32]) -> None:
-        """A prefill has committed `tokens`, with the head's KV; `hidden` [hidden] is the last one's row."""
+    def prefilled(self, tokens: Iterable[int], hidden: NDArray[np.float32] | None) -> None:
+        """A prefill commits `tokens`, with the head's KV; `hidden` [hidden] is the last one's row.
+
+        None: the prefill was not waited for. Until a later one is, the sequence is good for nothing else.
+        """
         self.tokens += tokens
         self.to_commit, self.mtp_len, self.drafted_len = 0, self.length, 0
-        self.hiddens.restart(self.length - 1, hidden)
+        self.damaged = hidden is None
+        if hidden is not None:
+            self.hiddens.restart(self.length - 1, hidden)
 
     def verified(self, tokens: Iterable[int], hidden: NDArray[np.float32]) -> None:
         """A verify has run `tokens`, with rows `hidden` [tokens, hidden], and committed those kept before."""

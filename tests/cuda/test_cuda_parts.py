@@ -18,11 +18,13 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache.session_file import SessionFile
 from trigraph.runtime.device.cuda.weight_source import CudaWeightSource
+from trigraph.runtime.doctor import examine
+from trigraph.runtime.doctor.bits import package_bits
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 CONTEXT = 128
 LAYERS = 4
-CUTS = ((1, 3), (2, 2), (1, 2, 1))
+CUTS = ((1, 3), (2, 2), (3, 1), (1, 2, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +54,34 @@ def with_layers_on_the_cpu(package: Path, count: int) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("geometry", ["tiny-dense", "tiny-moe", "tiny-next", "tiny-streams"])
-def test_rows_have_the_bits_of_the_whole_model(packages: Packages, geometry: str) -> None:
-    """Of prompts, verifies with rejects, drafts and several sequences; with n-grams and residual streams, too."""
-    package = packages(geometry, "mixed")
+@pytest.mark.parametrize(
+    ("geometry", "options"),
+    [
+        ("tiny-dense", {}),
+        ("tiny-moe", {}),
+        ("tiny-next", {}),
+        ("tiny-streams", {}),
+        ("tiny-sparse", {}),
+        ("tiny-moe", {"kv_type": "q8_0"}),
+        ("tiny-streams", {"kv_type": "q8_0"}),
+        ("tiny-moe", {"drafter": "dflash2"}),
+    ],
+)
+def test_rows_have_the_bits_of_the_whole_model(packages: Packages, geometry: str, options: dict[str, Any]) -> None:
+    """Of prompts, in pieces too, verifies with rejects, drafts and several sequences; with n-grams and streams, too."""
+    package = packages(geometry, "mixed", **options)
     expected = rows_of_steps(engine_of(package))
-    for split in CUTS:
-        assert rows_of_steps(engine_of(package, split)) == expected, split
+    for number, split in enumerate(CUTS):
+        assert rows_of_steps(engine_of(package, split, chunk=8 if number % 2 else None)) == expected, split
+
+
+def test_doctor_checks_all_parts(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = packages("tiny-moe", "mixed")
+    monkeypatch.setattr(examine, "instruction_sets", tuple)
+    monkeypatch.setattr(examine, "make_packages", lambda folder: {"the model": package})
+    monkeypatch.setattr(examine, "recorded_bits", lambda: {"the model": package_bits(package)})
+    found = examine.examine("cuda:0,cuda:0")
+    assert [finding.kernels for finding in found.findings] == ["cuda:0,cuda:0"] and found.agrees, found.findings
 
 
 @pytest.mark.parametrize("geometry", ["tiny-dense", "tiny-moe"])
@@ -69,22 +92,24 @@ def test_with_layers_on_the_cpu(packages: Packages, geometry: str) -> None:
 
 def test_with_experts_on_the_cpu(packages: Packages) -> None:
     package = packages("tiny-moe", "Q4_K_M")
-    found = engine_of(package, (2, 2), experts="cpu")
-    assert sum("routed experts" in notice for notice in found.model.notices) == 1
-    assert all(isinstance(source, CudaWeightSource) and source.reads_mapped for _, source in parts_of(found))
-    assert rows_of_steps(found) == rows_of_steps(engine_of(package))
+    expected = rows_of_steps(engine_of(package))
+    for split in CUTS:
+        found = engine_of(package, split, experts="cpu")
+        assert sum("routed experts" in notice for notice in found.model.notices) == 1
+        assert all(isinstance(source, CudaWeightSource) and source.reads_mapped for _, source in parts_of(found))
+        assert rows_of_steps(found) == expected, split
 
 
 def test_images(seeing: SeeingPackages) -> None:
     folder, prompt = seeing("tiny-moe", "Q4_K_M", "F16"), prompt_of(2, (3, 2), 2)
     found = []
-    for split in ((), (1, 3), (3, 1)):
+    for split in ((), *CUTS):
         request = engine_of(folder, split).generate(
             prompt, Options(Sampling(seed=3), max_tokens=8, ignore_eos=True, draft_tokens=2)
         )
         request.run()
         found.append(request.ids)
-    assert found[0] == found[1] == found[2]
+    assert found == found[:1] * len(found)
 
 
 def test_streams_that_move_are_those_that_stay(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,12 +154,12 @@ def test_checkpoints_and_session_files(packages: Packages, tmp_path: Path) -> No
 
 
 def test_by_memory(packages: Packages) -> None:
-    """The first GPU is filled, and the next one has the rest; what lies where is said."""
+    """Equally fast GPUs share; the first layer comes with the embedding. What lies where is said."""
     package = packages("tiny-dense", "Q4_K_M")
     engine = load(package, device="cuda:0,cuda:0,cuda:0", context=CONTEXT, sequences=3)
-    assert [layers for layers, _ in parts_of(engine)] == [2, 1, 1]
+    assert [layers for layers, _ in parts_of(engine)] == [1, 2, 1]
     (told,) = [notice for notice in engine.model.notices if "holds" in notice]
-    assert told.startswith("cuda:0 holds layers 1 to 2, 0.0 GB of weights and 0.0 GB of state; cuda:0 holds layer 3, ")
+    assert told.startswith("cuda:0 holds layer 1, 0.0 GB of weights and 0.0 GB of state; cuda:0 holds layers 2 to 3, ")
     assert (
         "; cuda:0 holds layer 4, " in told and "and the output head; a token reads at most 0.00 GB of cuda:0's" in told
     )

@@ -49,7 +49,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("captures interrupted", {}),
         ("bursts waits shares", {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("contexts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("second parts", {"TRIGRAPH_FAKE_DEVICES": "2"}),
+        ("second parts cards", {"TRIGRAPH_FAKE_DEVICES": "3"}),
         ("weights", {}),
         ("experts moves moved shortages", {}),
         ("streamed", {"TRIGRAPH_FAKE_DEVICES": "2"}),

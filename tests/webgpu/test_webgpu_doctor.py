@@ -29,7 +29,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return said
 
     monkeypatch.setattr(examine, "_run", answered)
-    monkeypatch.setattr(examine, "open_device", lambda name: SimpleNamespace(name=name, arithmetic="another one"))
+    monkeypatch.setattr(examine, "open_devices", lambda name: [SimpleNamespace(name=name, arithmetic="another one")])
     monkeypatch.setattr(examine, "instruction_sets", tuple)
     monkeypatch.setattr(examine, "make_packages", lambda folder: {})
     return said

@@ -94,11 +94,17 @@ class CudaDevice(Device):
         self.functions.before_wait = work
         return True
 
+    def others(self) -> Sequence[CudaDevice]:
+        return [open_cuda(number) for number in self.functions.by_speed() if number != self.functions.number]
+
     def free_memory(self) -> int:
         return self.functions.free_memory()[0]
 
     def total_memory(self) -> int:
         return self.functions.free_memory()[1]
+
+    def memory_rate(self) -> float:
+        return self.functions.memory_rate(self.functions.number)
 
     def copy_rate(self) -> float:
         return self.functions.copy_rate()
@@ -107,13 +113,13 @@ class CudaDevice(Device):
         return CudaWeightSource(self.functions, mapped, threads)
 
 
-def open_cuda(number: int = 0) -> CudaDevice:
-    """A GPU, by its number among those that CUDA shows, for one engine.
+def open_cuda(number: int | None = None) -> CudaDevice:
+    """A GPU, by its number among those that CUDA shows, for one engine; None: the one with the fastest memory.
 
     Raises TrigraphError that says what is missing, and what to do about it.
     """
     try:
-        library = CudaLibrary(library_path("cuda"), number)
+        library = CudaLibrary(library_path("cuda"), number or 0)
     except TrigraphError:
         check_driver()  # without a driver, that comes first
         raise
@@ -122,6 +128,8 @@ def open_cuda(number: int = 0) -> CudaDevice:
         check_provider()
         if problem := library.problem():
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
+    if number is None:
+        library.number = library.by_speed()[0]
     library.use_host_experts(host_experts())
     library.use_read_rows(read_rows())
     capture = captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))

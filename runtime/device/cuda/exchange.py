@@ -76,6 +76,7 @@ class CudaExchange(Exchange):
         self._start, self._size = _extent(inputs)
         self._views: dict[_Block, Mapping[str, Array]] = {}
         self._block: _Block | None = None  # of the step that is sent next, or was last
+        self._makers: dict[str, CudaExchange] = {}  # of its inputs that are on another GPU, or this one
         read = {name: memory for name, memory in outputs.items() if name in _READ}
         start, size = _extent(read)
         results = staging.results(size)
@@ -101,12 +102,20 @@ class CudaExchange(Exchange):
         """Copies all inputs at once, and over them the rows that are on the device."""
         assert self._block is not None
         self._block.taken = self._library.waits  # the device may have been waited for since it was filled
-        self._library.copy(self._start, self._block.address, self._size)
+        start, size = self._start, self._size
+        if self._makers:
+            start, size = _extent({name: memory for name, memory in self._taken.items() if name not in self._makers})
+        self._library.copy(start, self._block.address + start - self._start, size)
         for name, sources in device_inputs.items():
             memory = self._taken[name]
             for row, source, count in spans(sources, memory.row_bytes):
                 self._library.copy(memory.row(row), source, count * memory.row_bytes)
         self._block.filled_by = None
+        for name, maker in self._makers.items():
+            self._library.copy(self._taken[name].address, maker._results[name].address, self._taken[name].nbytes)
+        for library in {maker._library for maker in self._makers.values()}:
+            library.follow(self._library)  # it may write what was read
+        self._makers.clear()
 
     def receive(self) -> None:
         self._library.copy(*self._received)
@@ -121,6 +130,12 @@ class CudaExchange(Exchange):
 
     def hand_over(self, name: str, array: Array) -> None:
         self._library.copy(array.ctypes.data, self._results[name].address, array.nbytes)
+
+    def takes(self, name: str, maker: Exchange) -> bool:
+        if not isinstance(maker, CudaExchange) or not self._library.reaches(maker._library.number):
+            return False
+        self._makers[name] = maker
+        return True
 
     def follow(self, other: Exchange) -> None:
         if isinstance(other, CudaExchange):

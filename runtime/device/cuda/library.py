@@ -40,6 +40,8 @@ class CudaLibrary:
             ("trigraph_devices", ctypes.c_int, (ctypes.POINTER(text),)),
             ("trigraph_use_device", text, (ctypes.c_int,)),
             ("trigraph_device_memory", None, (ctypes.POINTER(size), ctypes.POINTER(size))),
+            ("trigraph_memory_rate", ctypes.c_double, (ctypes.c_int,)),
+            ("trigraph_reaches", ctypes.c_int, (ctypes.c_int,)),
             ("trigraph_make_stream", pointer, ()),
             ("trigraph_allocate", pointer, (size, ctypes.c_int, pointer)),
             ("trigraph_free", None, (pointer, ctypes.c_int)),
@@ -70,6 +72,7 @@ class CudaLibrary:
         """How often the device was waited for: what was enqueued before the last time is done."""
         self.before_wait: Callable[[], object] | None = None
         """What the host does while the device computes."""
+        self._reaches: dict[int, bool] = {}  # by number of a GPU
         self.memory_name = "cuda" if self.provider == PROVIDER else "cpu"
         self.reclaim: Callable[[], bool | None] | None = None
         """Gives memory back where none is left; whether it could."""
@@ -91,6 +94,15 @@ class CudaLibrary:
         if not count:
             return (problem.value or b"no device").decode()
         return f"number {self.number} was asked for, and CUDA shows {count}, counted from 0"
+
+    def by_speed(self) -> Sequence[int]:
+        """The numbers of all GPUs, those with the fastest memory first."""
+        count = self._library.trigraph_devices(ctypes.byref(ctypes.c_char_p()))
+        return sorted(range(count), key=self.memory_rate, reverse=True)
+
+    def memory_rate(self, number: int) -> float:
+        """Bytes a second of a GPU's memory, by its clock and bus."""
+        return float(self._library.trigraph_memory_rate(number))
 
     def use(self) -> None:
         """Makes the GPU the one that the calling thread's next calls are about, those of ONNX Runtime too.
@@ -165,6 +177,13 @@ class CudaLibrary:
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Enqueues a copy between any two addresses."""
         self._check(self._library.trigraph_copy(target, source, nbytes, self.stream))
+
+    def reaches(self, number: int) -> bool:
+        """Whether copies from the GPU of that number go straight to this one."""
+        if number not in self._reaches:
+            self.use()
+            self._reaches[number] = bool(self._library.trigraph_reaches(number))
+        return self._reaches[number]
 
     def follow(self, other: CudaLibrary) -> None:
         """What is enqueued from now on waits for all that the other one has enqueued; the host waits for nothing."""

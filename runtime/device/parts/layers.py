@@ -45,21 +45,22 @@ def cut(model: ModelProto, ends: Sequence[int]) -> list[ModelProto]:
     """The parts of a trunk's graph: the layers before each of `ends`, which rise, and behind the last one all else.
 
     The embedding is in the first part. What a part makes and later ones read, rows of tokens, is an output of the one
-    and an input of the others.
+    and an input of the others, behind those of parts before.
     """
     nodes: list[list[NodeProto]] = [[] for _ in range(len(ends) + 1)]
     for node, level in zip(model.graph.node, _levels(model.graph), strict=True):
         nodes[bisect_left(ends, level)].append(node)
     parts = [_part(model, own) for own in nodes]
     ports = {value.name: value for value in model.graph.value_info}
-    makers: dict[str, ModelProto] = {}
-    for part, own in zip(parts, nodes, strict=True):
+    makers: dict[str, int] = {}
+    for number, (part, own) in enumerate(zip(parts, nodes, strict=True)):
         rows = {name: makers[name] for node in own for name in node.input if name in makers}
-        for name, maker in rows.items():
+        for name, maker in sorted(rows.items(), key=lambda row: row[1]):
             part.graph.input.append(ports[name])
-            if not any(port.name == name for port in maker.graph.output):
-                maker.graph.output.append(ports[name])
-        makers |= {name: part for node in own for name in node.output if name}
+            made = parts[maker].graph.output
+            if not any(port.name == name for port in made):
+                made.append(ports[name])
+        makers |= {name: number for node in own for name in node.output if name}
     return parts
 
 

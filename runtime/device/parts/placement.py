@@ -50,6 +50,12 @@ class GpuShare:
         """What it reads on the GPU at most: the head's weights are among these, and all rows of embeddings."""
         return self.weights.trunk_bytes + self._chosen_bytes(lambda layer: self.slots[layer.name])
 
+    def seconds(self, rate: float, host_rate: float) -> float:
+        """What a token's reads take at these bytes a second; the host reads its experts while the GPU reads its own."""
+        trunk = self.weights.trunk_bytes
+        experts = (self.device_bytes_per_token - trunk) / rate
+        return trunk / rate + max(experts, self.host_bytes_per_token / host_rate)
+
     def _chosen_bytes(self, experts: Callable[[ExpertLayer], int]) -> float:
         """What a token reads of so many experts of the layers in the trunk."""
         return sum(
@@ -95,9 +101,18 @@ class Placement:
     @property
     def host_bytes_per_token(self) -> float:
         """What a token's step reads from the host's memory, if all experts of a layer are chosen equally often."""
+        return self._layer_bytes_per_token + sum(gpu.host_bytes_per_token for gpu in self.gpus)
+
+    @property
+    def _layer_bytes_per_token(self) -> float:
+        """What it reads of the layers that the CPU computes as a whole."""
         whole = sum(block.read_bytes for block in self.host.blocks)
-        routed = sum(layer.chosen * layer.expert_bytes for layer in self.host.layers)
-        return whole + routed + sum(gpu.host_bytes_per_token for gpu in self.gpus)
+        return whole + sum(layer.chosen * layer.expert_bytes for layer in self.host.layers)
+
+    def seconds(self, rates: Sequence[float], host_rate: float) -> float:
+        """What a token's reads take at these bytes a second of each GPU and of the host: part after part."""
+        gpus = sum(gpu.seconds(rate, host_rate) for gpu, rate in zip(self.gpus, rates, strict=True))
+        return gpus + self._layer_bytes_per_token / host_rate
 
     def sentence(self, names: Sequence[str] = ()) -> str:
         """What lies where and what a token reads, for the user. `names`: of the GPUs, if there are several."""

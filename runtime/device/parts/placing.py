@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.parts.placement import GpuShare, Placement
@@ -27,23 +27,27 @@ def place(
     given: bool = True,
     experts: bool = True,
     split: Sequence[float] = (),
+    speeds: Sequence[float] = (),
 ) -> Placement:
     """What GPUs hold that may take `budgets` bytes: trunk and state, the MTP head's experts, then as many as fit.
 
     If trunk and state do not fit, no more layers than need be are the CPU's, the first ones. Of the others the first
-    GPU is filled, then the next one, and a layer is left for each if it fits; or they get shares `split` of them. The
-    layers of a GPU get equally many experts, the first of them one more, and none without `experts`. `given`: whether
-    somebody has set the budgets; else, what is free may just do for one GPU. Raises TrigraphError when the last budget
-    does not hold what is behind the layers.
+    GPU is filled, then the next one, and a layer is left for each if it fits; or they get shares `split` of them. With
+    `speeds` of GPUs' memories, slower ones get no more than need be, and equal ones equally much. The layers of a GPU
+    get equally many experts, the first of them one more, and none without `experts`. `given`: whether somebody has set
+    the budgets; else, what is free may just do for one GPU. Raises TrigraphError when the last budget does not hold
+    what is behind the layers.
     """
     rooms, needed = [budget - working_bytes for budget in budgets], weights.trunk_bytes + weights.state_bytes
     if not given and len(budgets) == 1 and needed <= budgets[0] < needed + working_bytes:
         return nowhere(weights)
 
-    def fitting(first: int, of_each: int) -> list[int] | None:
+    def fitting(
+        first: int, of_each: int, within: Sequence[int] = rooms, spares: Sequence[int] = (1, 0)
+    ) -> list[int] | None:
         """The ends of GPUs but the last, with so many layers before the first one and experts of each layer."""
         sizes = _sizes(weights, of_each, copies=len(rooms) > 1)[first:]
-        found = (_ends(sizes, rooms, first, split, spared=spared) for spared in (1, 0))
+        found = (_ends(sizes, within, first, split, spared=spared) for spared in spares)
         return next((ends for ends in found if ends is not None), None)
 
     for first in range(len(weights.blocks) + 1):
@@ -51,14 +55,30 @@ def place(
             break
     else:
         raise _too_small(weights, budgets[-1], working_bytes, several=len(budgets) > 1)
-    if experts and ends:  # as many of each layer as may lie on all GPUs
-        most = max((layer.experts for layer in weights.layers), default=0)
+    if ends:  # as many of each layer as may lie on all GPUs
+        most = max((layer.experts for layer in weights.layers), default=0) if experts else 0
         of_each = bisect_left(range(1, most + 1), True, key=lambda count: fitting(first, count) is None)
         ends = fitting(first, of_each) or ends
+        if not split:
+            spares = (1,) if fitting(first, of_each, rooms, (1,)) else (0,)
+            within = _spread(lambda within: fitting(first, of_each, within, spares) is not None, rooms, speeds)
+            ends = fitting(first, of_each, within, spares) or ends
     host, *parts = weights.divided([first, *ends])
     left = [room - part.trunk_bytes - part.state_bytes for room, part in zip(rooms, parts, strict=True)]
     gpus = [_share(part, room, experts=experts) for part, room in zip(parts, left, strict=True)]
     return Placement(gpus, host)
+
+
+def _spread(fits: Callable[[Sequence[int]], bool], rooms: Sequence[int], speeds: Sequence[float]) -> Sequence[int]:
+    """What GPUs may take of their rooms, within which all fits: the slowest ones as little as can be, then others."""
+    for speed in sorted(set(speeds)):
+        equal = [own == speed for own in speeds]
+
+        def capped(most: int, rooms: Sequence[int] = rooms, equal: Sequence[bool] = equal) -> Sequence[int]:
+            return [min(room, most) if one else room for room, one in zip(rooms, equal, strict=True)]
+
+        rooms = capped(bisect_left(range(max(rooms)), True, key=lambda most: fits(capped(most))))
+    return rooms
 
 
 def _sizes(weights: Weights, experts: int, *, copies: bool) -> list[int]:
@@ -80,7 +100,7 @@ def _ends(
 ) -> list[int] | None:
     """The end of each GPU's layers but the last one's, which has the rest; None where these do not fit.
 
-    `sizes`: of layers from the first on, and of what is behind them. `spared`: layers for each GPU that follows.
+    `sizes`: of layers from the first on, and of what is behind them. `spared`: layers that each GPU gets at least.
     """
     layers, start, ends = len(sizes) - 1, 0, list[int]()
     for number, room in enumerate(rooms[:-1]):
@@ -89,7 +109,7 @@ def _ends(
             end = round(layers * sum(split[: number + 1]) / sum(split))
         while not split and end < most and sum(sizes[start : end + 1]) <= room:
             end += 1
-        if start < end and sum(sizes[start:end]) > room:
+        if end < start + spared or (start < end and sum(sizes[start:end]) > room):
             return None
         ends.append(first + end)
         start = end

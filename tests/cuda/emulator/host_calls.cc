@@ -44,6 +44,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
   *value = multiprocessors ? std::atoi(multiprocessors) : 132;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaErrorNotSupported; }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
   *left = *total = size_t{1} << 34;

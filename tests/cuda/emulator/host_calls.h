@@ -14,6 +14,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
@@ -22,7 +23,7 @@ enum { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4, cudaHostAllocMapped 
 enum { cudaHostRegisterPortable = 1, cudaHostRegisterReadOnly = 8 };
 enum { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
 enum { cudaStreamNonBlocking = 1 };
-enum { cudaDevAttrMultiProcessorCount = 16 };
+enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMemoryClockRate = 36, cudaDevAttrGlobalMemoryBusWidth = 37 };
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,
@@ -52,6 +53,8 @@ HOST_C_CALL cudaError_t cudaGetDeviceCount(int* count);
 HOST_C_CALL cudaError_t cudaGetDevice(int* device);
 HOST_C_CALL cudaError_t cudaSetDevice(int device);
 HOST_C_CALL cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device);
+HOST_C_CALL cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other);
+HOST_C_CALL cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned flags);
 HOST_C_CALL cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 HOST_C_CALL cudaError_t cudaMemGetInfo(size_t* left, size_t* total);
 HOST_C_CALL cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);

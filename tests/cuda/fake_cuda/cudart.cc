@@ -152,6 +152,9 @@ FAKE_CUDA_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t byt
   const bool captured = device().stream(stream).capture != nullptr;
   device().note(std::string(captured ? "captured copy " : "copy ") + word(source) + ' ' + word(target) + ' ' +
                 std::to_string(bytes) + device().place_of(stream));
+  const int reads = device().memory.device_of(from), writes = device().memory.device_of(to);
+  if (reads >= 0 && writes >= 0 && reads != writes && !device().reached.count({writes, reads}))
+    device().note("error a copy between devices that do not reach each other");
   if (device().dry && target != Place::device) std::memset(to, 0, bytes);  // results that nothing computed
   const cudaError_t error =
       device().enqueue(stream, copy_of(to, from, bytes, source == Place::pageable && !captured && !device().dry));

@@ -10,8 +10,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../emulator/host_calls.h"
@@ -31,6 +34,10 @@ FAKE_CUDA_API size_t fake_cuda_pinned();
 FAKE_CUDA_API size_t fake_cuda_take_most();
 // Allocations that would make more than so many bytes of a device fail, as if others had the rest.
 FAKE_CUDA_API void fake_cuda_limit(int device, size_t bytes);
+// The memory clock of a device.
+FAKE_CUDA_API void fake_cuda_clock(int device, int kilohertz);
+// Whether devices can reach each other's memory.
+FAKE_CUDA_API void fake_cuda_peers(int peers);
 // From now on `called` runs in the midst of each capture, in its thread; nullptr: nothing does.
 FAKE_CUDA_API void fake_cuda_in_captures(void (*called)());
 FAKE_CUDA_API cudaError_t cudaMemset(void* memory, int value, size_t bytes);
@@ -49,6 +56,9 @@ struct Device {
   Stream legacy{true};
   std::vector<std::unique_ptr<Stream>> streams;
   std::string events;
+  std::map<int, int> clocks;              // by device, kHz
+  bool peers = false;                     // whether devices can reach each other's memory
+  std::set<std::pair<int, int>> reached;  // by whom whose
 
   void note(const std::string& event) { events += event + '\n'; }
   bool capturing() const;

@@ -108,6 +108,21 @@ def test_what_a_step_does(
     assert bool(count(events, "replay")) == captured
 
 
+def test_what_a_prompt_does(packages: Packages, gpu: FakeDevice) -> None:
+    """The CPU computes the pieces one after the other, and waits for the GPU at the end."""
+    package = packages("tiny-dense", "Q4_K_M")
+    budget = budget_for_layers(package, 2, CAPACITY, 3)
+    engine = load(package, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3, chunk=40)
+    found = []
+    for each in (engine, on_cpu(package)):
+        sequence = each.steps.new_sequence()
+        gpu.events()
+        found.append(each.steps.prefill([sequence], [list(range(3, 43))]).hidden.tobytes())
+        events = gpu.events()
+        assert count(events, "wait") == (each is engine) and (each is not engine or events[-1].startswith("wait"))
+    assert found[0] == found[1] and host_layers(engine) == 2
+
+
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_what_a_round_does(packages: Packages, gpu: FakeDevice, drafts: int) -> None:
     """The host waits for drafts, which it must know, and for the end."""

@@ -98,12 +98,21 @@ size_t Memory::left(int device) const {
   return limit > taken ? limit - taken : 0;
 }
 
-Place Memory::place_of(const void* address) const {
+const Memory::Block* Memory::block_of(const void* address) const {
   auto block = blocks_.upper_bound(reinterpret_cast<uintptr_t>(address));
-  if (block == blocks_.begin()) return Place::pageable;
+  if (block == blocks_.begin()) return nullptr;
   --block;
-  const bool inside = reinterpret_cast<uintptr_t>(address) < block->first + block->second.bytes;
-  return inside ? block->second.place : Place::pageable;
+  return reinterpret_cast<uintptr_t>(address) < block->first + block->second.bytes ? &block->second : nullptr;
+}
+
+Place Memory::place_of(const void* address) const {
+  const Block* block = block_of(address);
+  return block ? block->place : Place::pageable;
+}
+
+int Memory::device_of(const void* address) const {
+  const Block* block = block_of(address);
+  return block && block->place == Place::device ? block->device : -1;
 }
 
 void Memory::open(bool open) {

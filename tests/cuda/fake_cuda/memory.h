@@ -22,6 +22,7 @@ class Memory {
   bool pin(void* memory, size_t bytes);  // registers pageable memory; false for pages of which some are
   bool unpin(void* memory);
   Place place_of(const void* address) const;
+  int device_of(const void* address) const;        // -1 for memory of the host
   size_t allocated() const { return allocated_; }  // bytes on all devices
   size_t allocated(int device) const;
   size_t pinned() const { return pinned_; }  // bytes that were taken, not registered
@@ -36,6 +37,7 @@ class Memory {
     int device;
     bool registered = false;
   };
+  const Block* block_of(const void* address) const;  // nullptr for pageable memory
   uintptr_t start_;
   bool dry_;
   size_t allocated_ = 0, most_ = 0, pinned_ = 0;

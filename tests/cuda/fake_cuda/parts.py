@@ -1,4 +1,4 @@
-"""A model over two GPUs, under ONNX Runtime's own provider: what a step does when, and a GPU that is full."""
+"""A model over two and three GPUs, under ONNX Runtime's own provider: what a step does when, and a GPU that is full."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 PROMPT = [3, 1, 4, 1, 5]
 CAPACITY = 128
 GPUS = "cuda:0,cuda:1"
+THREE = "cuda:0,cuda:1,cuda:2"
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ def package(packages: Packages) -> Path:
     return packages("tiny-dense", "Q4_K_M")
 
 
-def engine_of(package: Path, split: Sequence[int] = (2, 2), device: str = GPUS) -> Engine:
-    return load(package, device=device, split=split, context=CAPACITY, sequences=3)
+def engine_of(package: Path, split: Sequence[int] = (2, 2), device: str = GPUS, chunk: int | None = None) -> Engine:
+    return load(package, device=device, split=split, context=CAPACITY, sequences=3, chunk=chunk)
 
 
 def on_cpu(package: Path) -> Engine:
@@ -59,7 +60,7 @@ def test_texts_and_rows_are_the_cpus(packages: Packages, gpu: FakeDevice, monkey
     assert count(events := gpu.events(), "replay") and not count(events, "error")
 
 
-@pytest.mark.parametrize(("device", "split"), [(GPUS, (2, 2)), ("cuda:0,cuda:1,cuda:0", (1, 1, 2))])
+@pytest.mark.parametrize(("device", "split"), [(GPUS, (2, 2)), (THREE, (1, 1, 2))])
 @pytest.mark.parametrize("captured", [False, True])
 def test_what_a_verify_does(
     package: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch, captured: bool, device: str, split: Sequence[int]
@@ -84,19 +85,57 @@ def test_what_a_verify_does(
     assert count(events, "launch") == (0 if captured else count(one, "launch"))
 
 
+@pytest.mark.parametrize(("device", "split"), [(GPUS, (2, 2)), (THREE, (1, 1, 2)), ("cuda:0,cuda:0", (1, 3))])
+def test_rows_go_straight_to_gpus_that_reach_each_other(
+    package: Path, gpu: FakeDevice, device: str, split: Sequence[int]
+) -> None:
+    """Not by the host's memory, but for embeddings that pass a part; the maker's next step waits for the copy."""
+    tokens, expected = list(range(3, 43)), on_cpu(package)
+    with gpu.peers():
+        engine = engine_of(package, split, device, chunk=40)
+        for _ in range(3):
+            sequence = engine.steps.new_sequence()
+            gpu.events()
+            engine.steps.prefill([sequence], [tokens])
+            prompt = gpu.events()
+            engine.steps.verify([sequence], [[4, 5]])
+            verify = gpu.events()
+            engine.steps.release(sequence)
+        assert rows_of_steps(engine) == rows_of_steps(expected)
+        assert texts(engine) == texts(expected)
+    assert not count([*prompt, *verify, *gpu.events()], "error")
+    row, borders, pieces = 4 * engine.steps.state.limits.hidden, len(split) - 1, 4
+    assert copied(verify, "device", "device") >= 2 * borders * row
+    assert count(verify, "hold stream") == 2 * borders and count(verify, "wait") == len(split)
+    assert copied(verify, "pinned", "device") < 4096 * len(split)
+    assert count(prompt, "wait") == len(split)
+    passing = (len(split) - 2) * len(tokens) + pieces - 1  # embeddings, and the last hidden row of a piece
+    assert passing * row <= copied(prompt, "pinned", "device") < passing * row + 8192 * pieces * len(split)
+
+
 def test_what_a_prompt_does(package: Path, gpu: FakeDevice) -> None:
-    """The same; embeddings go to the MTP head, behind the last layer."""
-    engine, tokens = engine_of(package), list(range(3, 43))
+    """Four pieces follow each other before the host waits; embeddings go to the MTP head, behind the last layer."""
+    engine, tokens, pieces = engine_of(package, chunk=40), list(range(3, 43)), 4
     for _ in range(3):
         sequence = engine.steps.new_sequence()
         gpu.events()
         engine.steps.prefill([sequence], [tokens])
         engine.steps.release(sequence)
-    events = gpu.events()
-    rows = 3 * len(tokens) * 4 * engine.steps.state.limits.hidden
-    assert (count(events, "wait"), count(events, "hold stream"), count(events, "copy")) == (2, 1, 2 + 3 + 1)
+    events, row = gpu.events(), 4 * engine.steps.state.limits.hidden
+    assert count(events, "wait") == 2 and all(event == "wait stream" for event in events[-2:])
+    assert (count(events, "hold stream"), count(events, "copy")) == (pieces, pieces * (2 + 3) + (pieces - 1) + 1)
+    rows = 3 * len(tokens) * row + (pieces - 1) * row  # the last hidden row of a piece goes to the next one
     assert rows <= copied(events, "device", "pinned") < rows + 4096
-    assert rows <= copied(events, "pinned", "device") < rows + 8192
+    assert rows <= copied(events, "pinned", "device") < rows + 8192 * pieces
+
+
+@pytest.mark.parametrize(("device", "split"), [(GPUS, (1, 3)), (THREE, (1, 1, 2))])
+def test_pieces_in_flight_have_the_bits(packages: Packages, gpu: FakeDevice, device: str, split: Sequence[int]) -> None:
+    """Of prompts that end in the same piece, and in pieces of their own."""
+    package = packages("tiny-streams", "Q4_K_M")
+    expected, found = on_cpu(package), engine_of(package, split, device, chunk=8)
+    assert rows_of_steps(found) == rows_of_steps(expected)
+    assert texts(found) == texts(expected)
 
 
 @pytest.mark.parametrize("drafts", [0, 2])
@@ -138,16 +177,17 @@ def test_streams_that_move_are_those_that_stay(packages: Packages, monkeypatch: 
     assert found.request.ids == whole.ids and found.moves == found.states > 0
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_gpu_that_is_full_at_loading(package: Path, gpu: FakeDevice, number: int) -> None:
-    """By default what is free decides: layers go to the other one, or a sentence says what is missing."""
+@pytest.mark.parametrize(("device", "number"), [(GPUS, 0), (GPUS, 1), (THREE, 1)])
+def test_a_gpu_that_is_full_at_loading(package: Path, gpu: FakeDevice, device: str, number: int) -> None:
+    """By default what is free decides: layers go to the others, or a sentence says what is missing."""
+    last = device.count(",")
     with gpu.full(left=-gpu.allocated(number), number=number):
-        if number:
+        if number == last:
             with pytest.raises(TrigraphError, match=r"the last GPU may take 0\.00 GB, and the model needs 1\.0"):
-                load(package, device=GPUS, context=CAPACITY, sequences=3)
+                load(package, device=device, context=CAPACITY, sequences=3)
             return
-        engine = load(package, device=GPUS, context=CAPACITY, sequences=3)
-    assert not host_layers(engine) and len(parts_of(engine)) == 1
+        engine = load(package, device=device, context=CAPACITY, sequences=3)
+    assert not host_layers(engine) and len(parts_of(engine)) == last
     assert texts(engine) == texts(on_cpu(package))
 
 
@@ -163,10 +203,12 @@ def test_a_gpu_that_others_fill_while_a_model_is_loaded(
         engine_of(package)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_gpu_that_is_full_while_serving(package: Path, gpu: FakeDevice, number: int) -> None:
+@pytest.mark.parametrize(("device", "split", "number"), [(GPUS, (2, 2), 0), (GPUS, (2, 2), 1), (THREE, (1, 1, 2), 1)])
+def test_a_gpu_that_is_full_while_serving(
+    package: Path, gpu: FakeDevice, device: str, split: Sequence[int], number: int
+) -> None:
     """Requests fail alone, in a sentence that names it; later ones do not, once there is memory."""
-    engine, expected = engine_of(package), texts(on_cpu(package))
+    engine, expected = engine_of(package, split, device), texts(on_cpu(package))
     words = rf"(GPU {number} has no memory left; close|GPU {number} has .* MB are needed; load)"
     with gpu.full(number=number), pytest.raises(TrigraphError, match=words):
         texts(engine)

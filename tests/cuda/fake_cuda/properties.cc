@@ -91,8 +91,9 @@ FAKE_CUDA_API cudaError_t cudaGetDeviceProperties(Properties* out, int) {
   out->l2_bytes = 50 << 20;
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
-  enum { threads = 1, shared = 8, warp = 10, processors = 16, major = 75, minor = 76, most_shared = 97 };
+FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int number) {
+  enum { threads = 1, shared = 8, warp = 10, processors = 16, clock = 36, bus = 37, major = 75, minor = 76 };
+  enum { most_shared = 97 };
   switch (attribute) {
     case threads:
       *value = kMaxThreads;
@@ -105,6 +106,15 @@ FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int)
       break;
     case processors:
       *value = multiprocessors();
+      break;
+    case clock: {
+      const Guard guard(device().lock);
+      const auto own = device().clocks.find(number);
+      *value = own == device().clocks.end() ? 1000000 : own->second;
+      break;
+    }
+    case bus:
+      *value = 384;
       break;
     case major:
       *value = kMajor;
@@ -119,6 +129,25 @@ FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int)
       *value = 0;
   }
   return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaDeviceCanAccessPeer(int* can, int number, int other) {
+  const Guard guard(device().lock);
+  *can = device().peers && number != other;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
+  const Guard guard(device().lock);
+  if (!device().peers) return cudaErrorInvalidValue;
+  return device().reached.emplace(current_device, other).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+}
+FAKE_CUDA_API void fake_cuda_clock(int number, int kilohertz) {
+  const Guard guard(device().lock);
+  device().clocks[number] = kilohertz;
+}
+FAKE_CUDA_API void fake_cuda_peers(int peers) {
+  const Guard guard(device().lock);
+  device().peers = peers;
+  device().reached.clear();
 }
 FAKE_CUDA_API cudaError_t cudaFuncGetAttributes(FunctionAttributes* out, const void*) {
   *out = {};

@@ -52,7 +52,7 @@ def test_streams_that_move_between_gpus_are_those_that_stay(package: Path, monke
 
 
 def test_a_gpu_that_is_not_there(package: Path) -> None:
-    with pytest.raises(TrigraphError, match="number 2 was asked for, and CUDA shows 2, counted from 0"):
-        load(package, device="cuda:2")
+    with pytest.raises(TrigraphError, match="number 3 was asked for, and CUDA shows 3, counted from 0"):
+        load(package, device="cuda:3")
     with pytest.raises(TrigraphError, match="behind cuda: comes the number of a GPU, such as cuda:1"):
         load(package, device="cuda:x")

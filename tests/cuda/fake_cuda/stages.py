@@ -26,7 +26,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     ("name", "rows"),
     [
         ("state", 2),
-        ("parts", 2),
+        ("parts", 4),
+        ("parts-27b", 2),
         ("time-35b", 28),
         ("time-27b", 28),
         ("prompts", 3),

@@ -5,6 +5,7 @@ import pytest
 
 from support.fakes.steps import VOCAB, check, free, make, text
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.exchange import Exchange
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 64])
@@ -191,3 +192,41 @@ def test_what_callers_may_not_do() -> None:
     assert sequence.tokens == text(10)
     with pytest.raises(TrigraphError, match="pages"):
         steps.fork(sequence)
+
+
+def test_pieces_of_prompts_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host waits where a prompt ends, and once for each chunk."""
+    model, waits = make(), []
+    steps = model.steps(chunk=8)
+    monkeypatch.setattr(steps._prefill, "pieces", 4)
+    monkeypatch.setattr(Exchange, "receive", lambda _: waits.append(sum(sum(sizes) for _, sizes in model.runs)))
+    sequences, prompts = [steps.new_sequence() for _ in range(3)], [text(21), text(3, 1), text(9, 2)]
+    result = steps.prefill(sequences, prompts)
+    assert max(sum(sizes) for _, sizes in model.runs) == 2
+    assert waits == [8, 16, 22, 24, 32, 33]
+    for sequence, prompt, logits in zip(sequences, prompts, result.logits, strict=True):
+        np.testing.assert_array_equal(logits, model.next_logits(tuple(prompt)))
+        check(model, steps, sequence, prompt)
+
+
+@pytest.mark.parametrize("failing", [2, 4, 5])
+def test_a_piece_that_fails(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Before the host has waited for those before, or behind: nobody goes on from there, and others do."""
+    model = make()
+    steps = model.steps(chunk=8)
+    monkeypatch.setattr(steps._prefill, "pieces", 4)
+    failed, other = steps.new_sequence(), steps.new_sequence()
+    steps.prefill([other], [text(5)])
+    before = len(model.runs)
+
+    def watch(graph: str, tokens: list[list[int]]) -> None:
+        if len(model.runs) == before + failing:
+            raise RuntimeError("a step failed")
+
+    model.watch = watch
+    with pytest.raises(RuntimeError):
+        steps.prefill([failed], [text(20)])
+    with pytest.raises(TrigraphError, match="a step of it failed"):
+        steps.prefill([failed], [text(2)])
+    steps.release(failed)
+    check(model, steps, other, text(5))

@@ -89,6 +89,26 @@ class FakeDevice:
         finally:
             self._library.fake_cuda_limit(number, ctypes.c_size_t(128 << 30))
 
+    @contextmanager
+    def peers(self) -> Iterator[None]:
+        """Devices reach each other's memory, while the block runs."""
+        self._library.fake_cuda_peers(1)
+        try:
+            yield
+        finally:
+            self._library.fake_cuda_peers(0)
+
+    @contextmanager
+    def clocks(self, *kilohertz: int) -> Iterator[None]:
+        """The memory of each device has such a clock, while the block runs."""
+        for number, clock in enumerate(kilohertz):
+            self._library.fake_cuda_clock(number, clock)
+        try:
+            yield
+        finally:
+            for number in range(len(kilohertz)):
+                self._library.fake_cuda_clock(number, 1_000_000)
+
     def allocate_as_others_do(self) -> int:
         """Allocates with the thread's own capture mode, as a library does that knows nothing of us; CUDA's status."""
         return int(self._library.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(64)))

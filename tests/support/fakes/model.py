@@ -99,6 +99,7 @@ class FakeGraph:
     state: State
     limits: StateLimits
     bindings: dict[tuple[int, int], Binding] = dataclasses.field(default_factory=dict)
+    pieces: int = 1
     exchange: Callable[[dict[str, Any], dict[str, Any]], Exchange] = Exchange
 
     def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:

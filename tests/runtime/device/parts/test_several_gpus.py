@@ -26,8 +26,10 @@ LAST = HEAD + 3
 """What the last GPU needs without a layer."""
 
 
-def placed(rooms: Sequence[int], weights: Weights = DENSE, split: Sequence[float] = ()) -> Placement:
-    return place(weights, [room + 7 for room in rooms], working_bytes=7, split=split)
+def placed(
+    rooms: Sequence[int], weights: Weights = DENSE, split: Sequence[float] = (), speeds: Sequence[float] = ()
+) -> Placement:
+    return place(weights, [room + 7 for room in rooms], working_bytes=7, split=split, speeds=speeds)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,24 @@ def test_a_tied_embedding_is_on_the_first_and_the_last_one() -> None:
     assert [gpu.device_bytes for gpu in found.gpus] == [20 + 6, 20 + HEAD]
     (gpu,) = placed((100,), tied).gpus
     assert gpu.device_bytes == DENSE.nbytes
+
+
+@pytest.mark.parametrize(
+    ("rooms", "speeds", "on_host", "layers"),
+    [
+        ((100, 100), (1, 1), 0, (3, 1)),  # 36 and 12 + LAST
+        ((200, 200, 200), (1, 1, 1), 0, (2, 1, 1)),
+        ((100, 100), (1, 2), 0, (1, 3)),  # a layer is left for the slow one
+        ((100, 100), (2, 1), 0, (3, 1)),
+        ((100, LAST + 24), (1, 2), 0, (2, 2)),
+        ((13, 25, 100), (1, 1, 2), 0, (1, 1, 2)),
+        ((24, LAST + 12), (1, 1), 1, (2, 1)),
+    ],
+)
+def test_layers_by_speed(rooms: Sequence[int], speeds: Sequence[float], on_host: int, layers: Sequence[int]) -> None:
+    """Slow memory gets as little as can be, and equal ones share."""
+    found = placed(rooms, speeds=speeds)
+    assert (found.host_layers, [len(gpu.weights.blocks) for gpu in found.gpus]) == (on_host, list(layers))
 
 
 def test_the_sentence() -> None:
