@@ -80,7 +80,7 @@ class PackageGraphs:
         path, sessions = graphs[0].path, [self._session(graph) for graph in graphs]
         check_contract(sessions, path, self.manifest)
         opened = [
-            SessionGraph(path.stem, session, part.device, state.buffers, state.limits.pages, part.source)
+            SessionGraph(path.stem, session, part.device, state.buffers, state.columns, part.source)
             for session, part in zip(sessions, (graph.part for graph in graphs), strict=True)
         ]
         return opened[0] if len(opened) == 1 else LayeredGraph(opened)
