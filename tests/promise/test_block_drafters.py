@@ -28,8 +28,9 @@ from trigraph.runtime.execution.steps import Run
 # geometry, quantisation, keys and values, kind
 MODELS = [
     ("trained", "Q8_0", "f16", "dflash2"),
-    ("tiny-dense", "Q4_K_M", "f16", "dspark"),
-    ("tiny-moe", "Q4_K_M", "q8_0", "dflash"),
+    ("trained", "Q8_0", "f16", "dflash2-sliding"),
+    ("tiny-dense", "Q4_K_M", "f16", "dspark-sliding"),
+    ("tiny-moe", "Q4_K_M", "q8_0", "dflash-sliding"),
     ("tiny-next", "mixed", "f32", "dflash2"),
 ]
 CONTEXT, COUNT = 200, 30
@@ -147,6 +148,7 @@ def test_a_block_is_the_same_wherever_its_text_comes_from(
     settings = dict(threads=1, context=CONTEXT, sequences=2)
     first = blocks.watched(load(package, cache_dir=tmp_path / "disk", **settings))  # type: ignore[arg-type]
     prompt = [7 * i % first.vocab for i in range(100)]
+    assert first.steps.state.ring == (64 if model[-1].endswith("sliding") else 0)  # the text is longer
     whole = first.generate(prompt, GREEDY)
     whole.run()
     drafted = len(blocks.bits)

@@ -1,4 +1,4 @@
-"""Rings of block drafters that see a window: a slot has one, blocks and steps write it, and nobody else's is touched."""
+"""Rings of block drafters that see a window: a slot has one, and steps and blocks write that of no other sequence."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def make(window: int = 5, block: int = 4, **sizes: int) -> tuple[Steps, FakeMode
 
 
 def text(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
+    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, length)]
 
 
 def drafted(steps: Steps, sequence: Sequence) -> None:
