@@ -269,6 +269,7 @@ def test_images(
 CHANGES: list[tuple[str, Any]] = [
     ("kind", "eagle"), ("block", 1), ("block", 1000), ("mask", 512), ("candidates", 0), ("layers", 0), ("layers", 3),
     ("hidden", 512), ("kv_heads", 4), ("head_dim", 128), ("kind", None), ("taps", 3),
+    ("sliding", [True, True]), ("sliding", [False]), ("window", -1), ("window", 1 << 40),
 ]  # fmt: skip
 
 
