@@ -237,3 +237,19 @@ def test_without_speculation_there_is_no_draft_graph(packages: Packages) -> None
     assert whole.stats.drafted == 0
     with pytest.raises(TrigraphError, match="no block drafter, or was loaded without speculation"):
         engine.steps.draft_block([engine.steps.new_sequence()], [1])
+
+
+@pytest.mark.slow
+def test_rings_grow_with_the_rows_of_a_verify(packages: Packages) -> None:
+    """And with n-grams that draft more than a block has, blocks are the same."""
+    package, blocks, texts = folder(packages, MODELS[1]), Blocks(), []
+    for pending, ring in ((None, 64), (70, 128)):
+        engine = blocks.watched(load(package, threads=1, context=CONTEXT, max_pending=pending))
+        assert engine.steps.state.ring == ring
+        for drafts in (7, 0 if pending is None else 60):
+            request = engine.generate([*range(20)] * 4, replace(GREEDY, draft_tokens=drafts, drafter="auto"))
+            request.run()
+            texts.append(request.ids)
+        engine.close()
+    assert texts == texts[:1] * 4
+    assert blocks.repeated > 0
