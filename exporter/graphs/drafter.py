@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter.graphs.builder import FLOAT, INT64, shape
+from trigraph.exporter.graphs.builder import FLOAT, INT32, INT64, shape
 from trigraph.exporter.graphs.ffn import feed_forward
 from trigraph.exporter.graphs.layers import attention, kv_weights, kv_write, qkv_weights
 from trigraph.exporter.graphs.network import Network
@@ -35,6 +35,8 @@ class DrafterGraph:
         # In graphs for images, all pairs rotate by the axis of time.
         sections = None if net.sections is None else (config.rope_dims // 2, 0, 0)
         self._own = replace(net, config=config.as_model(net.config), sections=sections, prefix=PREFIX)
+        rings = any(net.state[_key(layer)].ring for layer in range(config.layers))
+        self._ring_table = self._graph.input("ring_table", INT32, ["S", "Q"]) if rings else None
 
     def write_context(self, entering: Sequence[ir.Value], sequences: Sequences) -> None:
         """Write every layer's keys and values. `entering`: what enters each layer of the trunk, then what leaves it.
@@ -49,7 +51,7 @@ class DrafterGraph:
         for layer in range(config.layers):
             name = f"draft.{layer}.attn"
             key, value = own.linears(x, f"{name}.kv", kv_weights(layer, name))
-            kv_write(own, layer, f"draft.{layer}", key, value, sequences, name)
+            kv_write(own, layer, f"draft.{layer}", key, value, self._placed(layer, sequences), name)
 
     def draft(self, ids: ir.Value, sequences: Sequences, vocab: int | None) -> None:
         """The outputs `candidates` and `edges` of every row, and its keys and values.
@@ -85,6 +87,7 @@ class DrafterGraph:
         """Attention of a block's rows to the context and to each other, projected back."""
         config, own, name = self._config, self._own, f"draft.{layer}.attn"
         query, key, value = own.linears(x, f"{name}.qkv", qkv_weights(layer, name))
+        blocks = self._placed(layer, blocks)
         cache = kv_write(own, layer, f"draft.{layer}", key, value, blocks, name)
         sight = {
             "gate": 0,
@@ -92,6 +95,11 @@ class DrafterGraph:
             "window": config.window if config.sliding[layer] else 0,
         }
         return attention(own, layer, query, cache, blocks, name, sight=sight)
+
+    def _placed(self, layer: int, sequences: Sequences) -> Sequences:
+        """The sequences with the table that says where the layer's keys and values are."""
+        ring = self._net.state[_key(layer)].ring
+        return replace(sequences, page_table=self._ring_table) if ring and self._ring_table else sequences
 
     def _convolved(
         self, layer: int, half: str, x: ir.Value, blocks: Sequences, inner: Callable[[ir.Value], ir.Value]
@@ -169,3 +177,7 @@ class DrafterGraph:
         flat = self._graph.constant("flat", [-1], np.int64)
         ids = self._graph.node("Reshape", [ids, flat], f"{name}.ids", ["T*C"])
         return self._own.embed(ids, table, name, self._config.rank)
+
+
+def _key(layer: int) -> str:
+    return f"draft.{layer}.key"

@@ -13,9 +13,12 @@ MAX_PENDING = 8
 """K of packages: most tokens of a sequence in one verify, and so the most that can wait for acceptance."""
 PAGE_SIZE = 64
 """Positions in a KV page."""
+MOST_WINDOW = 4096
+"""Layers of a drafter that slide over more positions keep pages: every checkpoint has a copy of each ring."""
 
 KV_TYPES = {"f16": "float16", "f32": "float32", "q8_0": "uint8"}
 """Element types of the tensors for each type of keys and values; q8_0 is bytes of blocks."""
+_PAGE = ("pages", PAGE_SIZE)
 _ITEM_BYTES = {"float16": 2, "float32": 4, "uint8": 1}
 _Q8_WIDTH, _Q8_BYTES = 32, 34  # codes of a Q8_0 block, and its bytes: to import gguf takes long
 
@@ -31,6 +34,11 @@ class StateTensor:
     """The first one is "slots" or "pages", which the host chooses."""
     graphs: tuple[str, ...]
     """The graphs that read and write it."""
+
+    @property
+    def ring(self) -> int:
+        """Positions of a sequence that a slot holds, position p in row p % ring; 0 in tensors that are no ring."""
+        return int(self.dims[1]) if self.dims[0] == "slots" and self.name.startswith("draft.") else 0
 
     @property
     def item_bytes(self) -> int:
@@ -62,13 +70,24 @@ def state_tensors(
         tensors += _pages(config, "mtp", kv_type, ("prefill", "draft"))
         tensors += _index(config, "mtp.index", kv_type, ("prefill", "draft"))
     if drafter is not None:
-        for layer in range(drafter.layers):
-            tensors += _pages(drafter, f"draft.{layer}", kv_type, ("prefill", "block", "verify"))
+        for layer, sliding in enumerate(drafter.sliding):
+            rows = _ring(drafter, max_pending) if sliding and drafter.window <= MOST_WINDOW else _PAGE
+            tensors += _pages(drafter, f"draft.{layer}", kv_type, ("prefill", "block", "verify"), rows)
     return tuple(tensors)
 
 
+def _ring(drafter: BlockDrafterConfig, max_pending: int) -> tuple[str, int]:
+    """Pages as large as a slot: they hold what the first row of a block sees, and all that a round writes behind it."""
+    needed = drafter.window - 1 + max(drafter.block, max_pending)
+    return "slots", -(-needed // PAGE_SIZE) * PAGE_SIZE
+
+
 def _pages(
-    config: ModelConfig | BlockDrafterConfig, prefix: str, kv_type: str, graphs: tuple[str, ...]
+    config: ModelConfig | BlockDrafterConfig,
+    prefix: str,
+    kv_type: str,
+    graphs: tuple[str, ...],
+    rows: tuple[str, int] = _PAGE,
 ) -> list[StateTensor]:
     size = config.head_dim
     if kv_type == "q8_0":
@@ -77,7 +96,7 @@ def _pages(
                 f"kv-type is 'q8_0', which needs heads of a multiple of {_Q8_WIDTH}, not {size}; use f16"
             )
         size = size // _Q8_WIDTH * _Q8_BYTES
-    dims = ("pages", PAGE_SIZE, config.kv_heads, size)
+    dims = (*rows, config.kv_heads, size)
     return [StateTensor(f"{prefix}.{part}", KV_TYPES[kv_type], dims, graphs) for part in ("key", "value")]
 
 

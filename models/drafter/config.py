@@ -272,9 +272,11 @@ def check_drafter(
         ("layers", 1, MAX_LAYERS),
         ("hidden", target.hidden, target.hidden),
         *((name, 1, MAX_SIZE) for name in ("heads", "kv_heads", "head_dim", "rope_dims", "ffn")),
+        ("window", int(any(config.sliding)), MAX_SIZE),
     ):
         value = getattr(config, name)
         require(least <= value <= most, f"drafter.{name}", value, f"{least} to {most}")
+    require(len(config.sliding) == config.layers, "drafter.sliding", len(config.sliding), f"{config.layers} entries")
 
 
 def check_target(config: BlockDrafterConfig, target: ModelConfig, path: object) -> None:

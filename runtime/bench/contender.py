@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,8 +17,8 @@ class Contender(Protocol):
     name: str
 
     @property
-    def has_mtp(self) -> bool:
-        """Whether `draft` works."""
+    def drafters(self) -> Mapping[str, int]:
+        """What drafts, "draft" (an MTP head) and "block" (a block drafter), each a method, with the rows of a run."""
 
     def reset(self) -> None:
         """Empties the sequence."""
@@ -30,7 +30,7 @@ class Contender(Protocol):
         """Appends 1 to 8 tokens; the logits of each one are computed."""
 
     def draft(self, token: int) -> float:
-        """One step of the MTP head, which continues from its last one, or of the block drafter."""
+        """One step of the MTP head, which continues from its last one."""
 
     def close(self) -> None:
         """Ends a process of its own."""
@@ -51,9 +51,10 @@ class Trigraph:
         self._chain: DraftResult | None = None
 
     @property
-    def has_mtp(self) -> bool:
-        """Whether `draft` works."""
-        return self._steps.can_draft or self._steps.block is not None
+    def drafters(self) -> Mapping[str, int]:
+        """What drafts, each a method, with the rows of a run."""
+        block = self._steps.block
+        return ({"draft": 1} if self._steps.can_draft else {}) | ({} if block is None else {"block": block.block})
 
     def reset(self) -> None:
         """Empties the sequence."""
@@ -73,11 +74,15 @@ class Trigraph:
         return seconds(lambda: self._verify(tokens))
 
     def draft(self, token: int) -> float:
-        """One step of the MTP head, which continues from its last one, or of the block drafter.
+        """One step of the MTP head, which continues from its last one.
 
         The first one of a chain also fills the head's KV cache.
         """
         return seconds(lambda: self._draft(token))
+
+    def block(self, token: int) -> float:
+        """One run of the block drafter."""
+        return seconds(lambda: self._steps.draft_block([self._sequence], [token]))
 
     def close(self) -> None:
         """Ends a process of its own. The engine is its owner's."""
@@ -88,9 +93,7 @@ class Trigraph:
         self._steps.keep(self._sequence, len(tokens))
 
     def _draft(self, token: int) -> None:
-        if self._steps.block is not None:
-            self._steps.draft_block([self._sequence], [token])
-        elif self._chain is None:
+        if self._chain is None:
             self._chain = self._steps.draft([self._sequence], [token])
         else:
             self._chain = self._steps.draft_more([self._sequence], self._chain.tokens.tolist(), self._chain.hidden)

@@ -69,6 +69,10 @@ class ExpertCounter:
             "slots_in": one,
             "slots_out": one,
             "page_table": one[:, None],
+            "ring_table": one[:, None],
+            "positions": np.broadcast_to(np.arange(len(tokens), dtype=np.int32), (3, len(tokens))),
+            **self._state,
         }
-        outputs = self._session.run(list(self._nodes.values()), inputs | self._state)
+        asked = {port.name: inputs[port.name] for port in self._session.get_inputs()}
+        outputs = self._session.run(list(self._nodes.values()), asked)
         return [ids.reshape(-1) for ids in outputs]

@@ -69,9 +69,8 @@ class Roofline:
 
     def _count(self, case: Case) -> Cost:
         tokens, context, config = case.k * case.sequences, case.context, self._manifest.config
-        drafter = "draft" if self._manifest.drafter is None else "block"
-        graph = self._graphs[{"prefill": "prefill", "draft": drafter}.get(case.name, "verify")]
-        if case.name == "draft":  # one token chooses as many experts as the router gives it
+        graph = self._graphs.get(case.name, self._graphs["verify"])
+        if case.name in ("draft", "block"):  # one token chooses as many experts as the router gives it
             experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), config.experts_used)
         elif case.name == "prefill":
             context += (case.k + 1) // 2  # a token sees those before it: the mean

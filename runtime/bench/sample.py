@@ -22,7 +22,7 @@ class Case:
 
     engine: str
     name: str
-    """"prefill", "decode", "verify", "draft" or "generate"."""
+    """"prefill", "decode", "verify", "draft", "block" or "generate"."""
     k: int
     """Tokens of each sequence: in the step, or of the whole prefill or completion."""
     context: int

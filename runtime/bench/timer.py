@@ -41,7 +41,7 @@ class Timer:
             yield Timing(Case(engine, "prefill", len(self.prompt), 0), taken[1:])
 
     def steps(self, contenders: Sequence[Contender]) -> Iterator[Timing]:
-        """Verifies of each number of tokens, and draft steps, after the prompt."""
+        """Verifies of each number of tokens, and runs of each drafter, after the prompt."""
         samples: dict[Case, list[Sample]] = defaultdict(list)
         rest = _REST if len(contenders) > 1 else 0
 
@@ -59,8 +59,9 @@ class Timer:
                 tokens = self._tokens.draw(k)
                 one, all_ = methodcaller("verify", tokens[:1]), methodcaller("verify", tokens)
                 take_turns("decode" if k == 1 else "verify", k, engines, one, all_)
-            draft = methodcaller("draft", 1)  # the first one also fills the head's KV cache after the verifies
-            take_turns("draft", 1, [engine for engine in engines if engine.has_mtp], draft, draft)
+            for name, rows in {name: rows for engine in engines for name, rows in engine.drafters.items()}.items():
+                draft = methodcaller(name, 1)  # the first one also fills the head's KV cache after the verifies
+                take_turns(name, rows, [engine for engine in engines if name in engine.drafters], draft, draft)
         for case, taken in samples.items():
             yield Timing(case, taken[1:])
 

@@ -55,6 +55,8 @@ class Checkpoint:
         for name, buffer in state.recurrent.items():
             with guard():
                 recurrent[name] = buffer.current[sequence.slot].copy()
+            if buffer in state.rings:
+                recurrent[name][sequence.length :] = 0  # what stands there may be of another sequence
         return cls(
             sequence.length,
             sequence.to_commit,

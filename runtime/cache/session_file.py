@@ -13,7 +13,7 @@ checkpoints:
 | `tokens` | int64 | [n] |
 | `turn`, of a chat | int64 | [m] |
 | `pages.{state tensor}` | as in the package | [p, ...]: `kv`, `mtp`, `draft`; zeros behind the end of the sequence |
-| `{i}.{state tensor}` | float32 | [...]: a slot of `gdn` |
+| `{i}.{state tensor}` | as in the package | [...]: a slot of `gdn`, or a ring of `draft` |
 | `{i}.hiddens`, and `{i}.logits` of some | float32 | [rows, hidden], [vocabulary] |
 | `crc32` | int64 | checksums of the other tensors, in the order of their names |
 """

@@ -46,6 +46,8 @@ def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], 
         inputs["prev_hidden"] = ("float", ("T" if draft else "S", config.residual))
     if not draft and config.streams is not None and (ngrams := config.streams.ngrams) is not None:
         inputs["previous_ids"] = ("int64", ("S", ngrams.size - 1))
+    if any(tensor.ring for tensor in manifest.state if graph in tensor.graphs):
+        inputs["ring_table"] = ("int32", ("S", "Q"))
     if manifest.images is not None:
         inputs["positions"] = ("int32", (3, "T"))
         if draft and block is None:

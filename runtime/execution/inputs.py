@@ -43,6 +43,14 @@ def next_rows(rows: abc.Iterator[NDArray[np.float32]], piece: Tokens) -> abc.Ite
     return islice(rows, sum(token < 0 for token in piece))
 
 
+def fill_tables(inputs: abc.Mapping[str, Array], sequences: Sequences) -> None:
+    """Writes where the sequences' positions lie: in pages, and in the rings of a block drafter."""
+    for i, sequence in enumerate(sequences):
+        inputs["page_table"][i] = sequence.pages
+        if "ring_table" in inputs:
+            inputs["ring_table"][i] = sequence.slot_to_write
+
+
 def fill_images(inputs: abc.Mapping[str, Array], shown: Rows) -> None:
     """The rows of image tokens, and their places; other tokens' embeddings stand there until they are replaced."""
     if not shown:

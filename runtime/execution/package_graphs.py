@@ -81,7 +81,7 @@ class PackageGraphs:
         path, sessions = graphs[0].path, [self._session(graph) for graph in graphs]
         check_contract(sessions, path, self.manifest)
         opened = [
-            SessionGraph(path.stem, session, part.device, state.buffers, state.limits.pages, part.source)
+            SessionGraph(path.stem, session, part.device, state.buffers, state.columns, part.source)
             for session, part in zip(sessions, (graph.part for graph in graphs), strict=True)
         ]
         split = any(graph.part.source.reads_mapped and not graph.part.device.is_host for graph in graphs)

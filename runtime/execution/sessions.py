@@ -108,15 +108,15 @@ class SessionGraph:
         session: ort.InferenceSession,
         device: Device,
         state: Mapping[str, StateBuffer],
-        pages: int,
+        columns: Mapping[str, int],
         source: WeightSource,
     ) -> None:
-        """`name` is the graph's, `pages` the width of the page table; `source`: of weights that live as long as it."""
+        """`name` is the graph's; `columns`: see State. `source`: of weights that live as long as it."""
         self._name = name
         self._session = session
         self._device = device
         self._source = source
-        self._pages = pages
+        self._columns = columns
         names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
         self._state = {name: state[name] for name in names if name in state}
         self._swapped = [buffer for buffer in self._state.values() if buffer.write_index != buffer.read_index]
@@ -142,7 +142,7 @@ class SessionGraph:
 
     def _make(self, shape: tuple[int, ...], tokens: int, sequences: int, images: int) -> BoundStep:
         # Names of dimensions in the graph contract.
-        sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "P": self._pages, "I": images}
+        sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "I": images, **self._columns}
         io = self._session.io_binding()
         read = {f"past.{name}": buffer.arrays[buffer.read_index] for name, buffer in self._state.items()}
         written = {f"present.{name}": buffer.arrays[buffer.write_index] for name, buffer in self._state.items()}

@@ -21,6 +21,7 @@ from trigraph.runtime.execution.inputs import (
     fill_images,
     fill_positions,
     fill_previous,
+    fill_tables,
     fill_tokens,
     lengths_after,
     next_rows,
@@ -69,7 +70,7 @@ class Steps:
         self.change_over(prefill, verify, draft, block_draft)
         self.block = None if block_draft is None else block
         """The block drafter that `draft_block` runs, if there is one."""
-        self.chunk = chunk
+        self.chunk = min(chunk, state.ring or chunk)  # two rows of a step must not meet in a ring
         self._text_start = text_start
 
     def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None, block: Graph | None = None) -> None:
@@ -204,11 +205,11 @@ class Steps:
         """
         if self.block is None:
             raise TrigraphError("the package has no block drafter, or was loaded without speculation")
-        masks = [self.block.mask] * (self.block.block - 1)
-        blocks = [[token, *masks] for token in tokens]
+        blocks = [[token, *[self.block.mask] * (self.block.block - 1)] for token in tokens]
         for sequence, block in zip(sequences, blocks, strict=True):
             self._check(sequence, block, "draft")
             self._drop_pending(sequence)
+        self.state.own_rings(sequences)
         binding = self._bind_draft(self._block_draft, sequences, blocks, [sequence.length for sequence in sequences])
         run(binding)
         return BlockResult(binding.outputs["candidates"], binding.outputs["edges"])
@@ -238,6 +239,7 @@ class Steps:
         fill_positions(inputs, sequences, tokens, [sequence.length for sequence in sequences])
         fill_previous(inputs, sequences, self._text_start)
         slots = self.state.slots_out(sequences, lengths_after(sequences, tokens))
+        fill_tables(inputs, sequences)
         try:
             for i, sequence in enumerate(sequences):
                 self._drop_pending(sequence)
@@ -245,7 +247,6 @@ class Steps:
                 inputs["accepted"][i] = sequence.to_commit
                 inputs["slots_in"][i] = sequence.slot
                 inputs["slots_out"][i] = slots[i]
-                inputs["page_table"][i] = sequence.pages
             run(binding)
         except BaseException:
             self.state.abandon(sequences, slots)
@@ -283,9 +284,8 @@ class Steps:
         inputs = binding.inputs
         fill_tokens(inputs, tokens)
         fill_positions(inputs, sequences, tokens, past_lens)
-        for i, sequence in enumerate(sequences):
-            inputs["past_lens"][i] = past_lens[i]
-            inputs["page_table"][i] = sequence.pages
+        fill_tables(inputs, sequences)
+        inputs["past_lens"][:] = past_lens
         return binding
 
     def _check(self, sequence: Sequence, new: Tokens, noun: str, rows: ImageRows = None) -> None:

@@ -53,6 +53,7 @@ class Sequence:
         self.draft_token = -1  # at the last one of these, while it is not committed
         self.drafted_len = 0  # positions after those, chained on the head's own hidden states
         self.slot = slot
+        self.next_slot = RELEASED  # or the one that the next step writes, as others read that
         self.pages = np.zeros(limits.pages, np.int32)
         self.page_count = 0
         self.hiddens = HiddenRows(limits.hidden)
@@ -63,6 +64,11 @@ class Sequence:
     def length(self) -> int:
         """Committed tokens: the position of the next one."""
         return len(self.tokens)
+
+    @property
+    def slot_to_write(self) -> int:
+        """The slot that its next step writes."""
+        return self.slot if self.next_slot == RELEASED else self.next_slot
 
     def positions(self, start: int, stop: int) -> NDArray[np.int64]:
         """The positions that tokens have, or will have, at places `start` to `stop` - 1, by axis: [3, tokens]."""
@@ -117,6 +123,10 @@ class Sequence:
         self.mtp_len = length
         self.hiddens.keep(length - 1, self.length)
 
+    def moved(self, slot: int) -> None:
+        """Its recurrent state is in this slot, and its next step writes no other one."""
+        self.slot, self.next_slot = slot, RELEASED
+
     def add_page(self, page: int) -> None:
         """Takes a KV page behind the others."""
         self.pages[self.page_count] = page
@@ -124,7 +134,7 @@ class Sequence:
 
     def released(self) -> None:
         """Its slot and pages are given back."""
-        self.slot, self.page_count, self.damaged = RELEASED, 0, True
+        self.slot, self.next_slot, self.page_count, self.damaged = RELEASED, RELEASED, 0, True
 
     def copy(self, slot: int, limits: StateLimits, *, pending: bool) -> Sequence:
         """Another sequence of the same tokens in `slot`, without pages; `pending`: with what is not committed too."""

@@ -99,6 +99,10 @@ class State:
         """The ones of `buffers` with a row for each slot."""
         self.paged = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"}
         """The ones of `buffers` with a row for each KV page."""
+        self.rings = [self.recurrent[tensor.name] for tensor in tensors if tensor.ring]
+        """The ones of `recurrent` of which a step writes some rows only."""
+        self.ring = max((tensor.ring for tensor in tensors), default=0)
+        """Positions that a slot of them holds; 0 without any."""
         self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
         self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
         self.slots_ahead = MemoryAhead(self.slots, partial(_populate_slot, self.recurrent))
@@ -107,6 +111,11 @@ class State:
     def tensors(self) -> abc.Mapping[str, Memory]:
         """What the last steps left, by name."""
         return {name: buffer.current for name, buffer in self.buffers.items()}
+
+    @property
+    def columns(self) -> abc.Mapping[str, int]:
+        """The widths of page tables and ring tables, by their names in the graph contract."""
+        return {"P": self.limits.pages, "Q": -(-self.limits.context // self.ring) if self.ring else 0}
 
     def new(self) -> Sequence:
         """An empty sequence."""
@@ -156,7 +165,8 @@ class State:
         """Gives back the slot and pages of a sequence, which cannot be used any more; again changes nothing."""
         if sequence.slot == RELEASED:
             return
-        self.slots.drop(sequence.slot)
+        for slot in {sequence.slot, sequence.next_slot} - {RELEASED}:
+            self.slots.drop(slot)
         for page in sequence.pages[: sequence.page_count].tolist():
             self.pages.drop(page)
         sequence.released()
@@ -187,8 +197,8 @@ class State:
         ]
 
     def _shared_slots(self, sequences: abc.Sequence[Sequence]) -> int:
-        """How many of the sequences cannot write the slot that they read."""
-        return sum([self.slots.references(sequence.slot) > 1 for sequence in sequences])
+        """How many of the sequences cannot write the slot that they read, and have no other one yet."""
+        return sum([self.slots.references(seq.slot) > 1 for seq in sequences if seq.next_slot == RELEASED])
 
     def check_room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Reserves pages. Raises TrigraphError when these, or slots for the sequences to write, are not free."""
@@ -203,14 +213,27 @@ class State:
         Reserves pages too. Takes all that the step needs or, with a TrigraphError, nothing.
         """
         self.check_room(sequences, lengths)
-        return [self.slots.take() if self.slots.references(seq.slot) > 1 else seq.slot for seq in sequences]
+        self._own_slots(sequences)
+        return [sequence.slot_to_write for sequence in sequences]
+
+    def own_rings(self, sequences: abc.Iterable[Sequence]) -> None:
+        """Before a step that writes rings alone: has each sequence write some that nobody else reads."""
+        if self.rings:
+            self._own_slots(sequences)
+
+    def _own_slots(self, sequences: abc.Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.next_slot == RELEASED and self.slots.references(sequence.slot) > 1:
+                sequence.next_slot = self.slots.take()
+                for ring in self.rings:  # a step writes all of the other tensors
+                    ring.copy_row(sequence.slot, sequence.next_slot)
 
     def move(self, sequences: abc.Iterable[Sequence], slots: abc.Iterable[int]) -> None:
         """After a step: the sequences live in the slots that `slots_out` gave."""
         for sequence, slot in zip(sequences, slots, strict=True):
             if slot != sequence.slot:
                 self.slots.drop(sequence.slot)
-                sequence.slot = slot
+                sequence.moved(slot)
 
     def abandon(self, sequences: abc.Iterable[Sequence], slots: abc.Iterable[int]) -> None:
         """After a step that failed: its sequences cannot go on, and the new slots are free again."""
@@ -218,6 +241,7 @@ class State:
             sequence.damaged = True
             if slot != sequence.slot:
                 self.slots.drop(slot)
+                sequence.moved(sequence.slot)
 
     def nbytes(self) -> int:
         """Bytes of all state tensors, touched or not."""

@@ -20,10 +20,10 @@ from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 CONTEXT = 160
 # geometry, quantisation, keys and values, kind
 MODELS = [
-    ("trained", "Q8_0", "f16", "dflash2"),
+    ("trained", "Q8_0", "f16", "dflash2-sliding"),
     ("tiny-dense", "Q4_K_M", "f16", "dspark"),
-    ("tiny-moe", "Q4_K_M", "q8_0", "dflash"),
-    ("tiny-next", "mixed", "f32", "dflash2"),
+    ("tiny-moe", "Q4_K_M", "q8_0", "dflash-sliding"),
+    ("tiny-next", "mixed", "f32", "dflash2-sliding"),
 ]
 PROMPT_ROWS = ([*range(3, 80)], [7, 1], [9, 8, 7, 6, 5])
 
@@ -77,7 +77,7 @@ def test_layers_on_the_cpu(
     packages: Packages, opened: list[Engine], monkeypatch: pytest.MonkeyPatch, on_host: int
 ) -> None:
     """The drafter reads what enters layers on either side."""
-    package = packages("tiny-moe", "Q4_K_M", kv_type="f16", drafter="dflash2")
+    package = packages("tiny-moe", "Q4_K_M", kv_type="f16", drafter="dflash2-sliding")
     budget = budget_for_layers(package, on_host, context=CONTEXT, sequences=3)
     opened += [load(package, device="cuda", gpu_memory=budget, context=CONTEXT, sequences=3)]
     assert host_layers(opened[0]) == on_host
@@ -146,7 +146,7 @@ def test_requests_move_between_cpu_and_gpu(
     packages: Packages, opened: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PrefillSpeed, "seconds", lambda _, tokens: 1e9)  # so that state moves with it
-    package = packages("trained", "Q8_0", kv_type="f16", drafter="dflash2")
+    package = packages("trained", "Q8_0", kv_type="f16", drafter="dflash2-sliding")
     opened += [load(package, device=device, context=CONTEXT, sequences=2) for device in ("cpu", "cuda")]
     options = replace(asked(30)["drafted"], drafter="block")
     whole = opened[0].generate(PROMPTS[0], options)

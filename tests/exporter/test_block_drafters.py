@@ -32,6 +32,7 @@ SLOW = pytest.mark.slow
 VARIANTS: dict[str, dict[str, Any]] = {
     **{f"{kind}, {target}": {"kind": kind, "target": target} for kind in KINDS for target in TARGETS},
     "window": {"kind": "dflash2", **WINDOW},
+    "all layers slide": {"kind": "dspark", "window": 70, "sliding": (True, True)},
     "window, causal": {"kind": "dflash", **WINDOW, "causal": (True, True)},
     "causal": {"kind": "dspark", "causal": (True, True)},
     "own embedding and head": {"kind": "dflash", "own": ("token_embd.weight", "output.weight")},
@@ -147,14 +148,15 @@ def test_requests_together(
     host = DraftingHost(folder, operator_library)
     blocks, alone = [], []
     for start, length, rows, pages in ((0, 90, 8, [6, 1]), (100, 7, 3, [4]), (40, 63, 5, [2, 7])):
-        host.table, host.length = pages, 0
+        host.slot, host.table, host.length = start // 40, pages, 0
         host.prefill(tokens[start : start + length])
         token = int(tokens[start + length])
-        blocks.append((length, [token] + [host.drafter.mask] * (rows - 1), [*pages, 0][:2]))
+        blocks.append((length, [token] + [host.drafter.mask] * (rows - 1), [*pages, 0][:2], [host.slot] * 2))
         alone.append(host.draft(token, rows))
-    lengths, ids, tables = zip(*blocks, strict=True)
+    lengths, ids, tables, rings = zip(*blocks, strict=True)
     starts = np.cumsum([0, *map(len, ids)])
-    together = host.run("block", input_ids=np.concatenate(ids), cu_seqlens=starts, past_lens=lengths, page_table=tables)
+    places = {"past_lens": lengths, "page_table": tables, "ring_table": rings}
+    together = host.run("block", input_ids=np.concatenate(ids), cu_seqlens=starts, **places)
     for name, values in together.items():
         np.testing.assert_array_equal(values, np.concatenate([one[name] for one in alone]))
 
@@ -267,6 +269,7 @@ def test_images(
 CHANGES: list[tuple[str, Any]] = [
     ("kind", "eagle"), ("block", 1), ("block", 1000), ("mask", 512), ("candidates", 0), ("layers", 0), ("layers", 3),
     ("hidden", 512), ("kv_heads", 4), ("head_dim", 128), ("kind", None), ("taps", 3),
+    ("sliding", [True, True]), ("sliding", [False]), ("window", -1), ("window", 1 << 40),
 ]  # fmt: skip
 
 

@@ -144,7 +144,8 @@ def test_block_drafters(packages: Packages, drafters: Drafters, kind: str, candi
     )
     stated = {name.strip("`"): read(shape, package.sizes) for name, shape, _ in table("| block | type |")}
     found, state = ports(package, "block", "past")
-    assert found | ports(package, "block", "present")[0] == {key: stated[key] for key in stated.keys() - {"positions"}}
+    stated = {key: stated[key] for key in stated.keys() - {"positions", "ring_table"}}
+    assert found | ports(package, "block", "present")[0] == stated
     pages = {
         f"draft.{layer}.{part}": (TYPES["float16"], ("pages", 64, 2, 64)) for layer in (0, 1) for part in KEY_VALUE
     }
@@ -154,6 +155,19 @@ def test_block_drafters(packages: Packages, drafters: Drafters, kind: str, candi
         assert ports(package, name, "past")[1].keys() >= pages.keys()
     model = onnx.load(package.folder / "block.onnx", load_external_data=False)
     assert stated_features(model) == "drafter"
+
+
+def test_rings(packages: Packages, drafters: Drafters) -> None:
+    """One layer slides, and the other has pages; the MTP head knows of neither."""
+    drafter = drafters("dflash", window=40, sliding=(True, False))
+    package = Package(packages("tiny-dense", "F32", draft_model=drafter), "float16", {})
+    (stated,) = (read(shape, package.sizes) for name, shape, _ in table("| block | type |") if "ring_table" in name)
+    rows = {f"draft.{layer}.{part}": (("slots", 64), ("pages", 64))[layer] for layer in (0, 1) for part in KEY_VALUE}
+    for name in ("prefill", "verify", "block"):
+        inputs, state = ports(package, name, "past")
+        assert inputs["ring_table"] == stated
+        assert {key: port[1][:2] for key, port in state.items() if key.startswith("draft.")} == rows
+    assert "ring_table" not in ports(package, "draft", "past")[0]
 
 
 def test_outputs(package: Package, name: str) -> None:

@@ -28,8 +28,9 @@ from trigraph.runtime.execution.steps import Run
 # geometry, quantisation, keys and values, kind
 MODELS = [
     ("trained", "Q8_0", "f16", "dflash2"),
-    ("tiny-dense", "Q4_K_M", "f16", "dspark"),
-    ("tiny-moe", "Q4_K_M", "q8_0", "dflash"),
+    ("trained", "Q8_0", "f16", "dflash2-sliding"),
+    ("tiny-dense", "Q4_K_M", "f16", "dspark-sliding"),
+    ("tiny-moe", "Q4_K_M", "q8_0", "dflash-sliding"),
     ("tiny-next", "mixed", "f32", "dflash2"),
 ]
 CONTEXT, COUNT = 200, 30
@@ -147,6 +148,7 @@ def test_a_block_is_the_same_wherever_its_text_comes_from(
     settings = dict(threads=1, context=CONTEXT, sequences=2)
     first = blocks.watched(load(package, cache_dir=tmp_path / "disk", **settings))  # type: ignore[arg-type]
     prompt = [7 * i % first.vocab for i in range(100)]
+    assert first.steps.state.ring == (64 if model[-1].endswith("sliding") else 0)  # the text is longer
     whole = first.generate(prompt, GREEDY)
     whole.run()
     drafted = len(blocks.bits)
@@ -235,3 +237,19 @@ def test_without_speculation_there_is_no_draft_graph(packages: Packages) -> None
     assert whole.stats.drafted == 0
     with pytest.raises(TrigraphError, match="no block drafter, or was loaded without speculation"):
         engine.steps.draft_block([engine.steps.new_sequence()], [1])
+
+
+@pytest.mark.slow
+def test_rings_grow_with_the_rows_of_a_verify(packages: Packages) -> None:
+    """And with n-grams that draft more than a block has, blocks are the same."""
+    package, blocks, texts = folder(packages, MODELS[1]), Blocks(), []
+    for pending, ring in ((None, 64), (70, 128)):
+        engine = blocks.watched(load(package, threads=1, context=CONTEXT, max_pending=pending))
+        assert engine.steps.state.ring == ring
+        for drafts in (7, 0 if pending is None else 60):
+            request = engine.generate([*range(20)] * 4, replace(GREEDY, draft_tokens=drafts, drafter="auto"))
+            request.run()
+            texts.append(request.ids)
+        engine.close()
+    assert texts == texts[:1] * 4
+    assert blocks.repeated > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def check_ik_llama() -> None:
 class IkLlama:
     """A model in ik_llama.cpp; see Contender. Its bindings know no MTP head."""
 
-    has_mtp = False
+    drafters: Mapping[str, int] = {}
 
     def __init__(self, path: Path, threads: int, context: int, chunk: int, *, repack: bool) -> None:
         """`repack`: as its option -rtr. Raises TrigraphError when it cannot load the file."""

@@ -1,7 +1,7 @@
 """llama.cpp, through llama-cpp-python's C bindings, on the same file with the same number of threads."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,6 @@ class LlamaCpp:
         self._head_position += 1
 
     @property
-    def has_mtp(self) -> bool:
-        """Whether `draft` works."""
-        return self._head is not None
+    def drafters(self) -> Mapping[str, int]:
+        """What drafts, with the rows of a run."""
+        return {} if self._head is None else {"draft": 1}

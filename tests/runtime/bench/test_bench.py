@@ -177,6 +177,14 @@ def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> Non
     assert "roofline" in table.out
 
 
+@pytest.mark.slow
+def test_head_and_block_drafter_are_both_timed(packages: Packages, operator_library: Path) -> None:
+    options = BenchOptions(prompt=4, tokens=0, verify_tokens=(1,), repetitions=1)
+    found = bench(packages("tiny-moe", "Q4_K_M", kv_type="f16", drafter="dflash2-sliding"), options).results
+    assert [(r.name, r.k) for r in found] == [("prefill", 4), ("decode", 1), ("draft", 1), ("block", 8)]
+    assert all(r.bytes for r in found)
+
+
 def test_steps_are_divided_by_the_floor_of_their_own_turn(
     packages: Packages, operator_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

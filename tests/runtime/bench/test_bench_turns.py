@@ -1,6 +1,6 @@
 """Engines that are timed beside each other take turns at being first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench.bandwidth import Bandwidth
@@ -11,7 +11,7 @@ from trigraph.runtime.bench.timer import Timer
 class Recorder:
     """See Contender. Writes down whose step it was."""
 
-    has_mtp = False
+    drafters: Mapping[str, int] = {}
 
     def __init__(self, name: str, calls: list[str]) -> None:
         self.name = name

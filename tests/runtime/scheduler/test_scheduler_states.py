@@ -19,8 +19,8 @@ from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.admission import Admission
 
 SIZES = st.sampled_from([{}, {"pages": 16}, {"pages": 21}, {"slots": 6}, {"slots": 7, "pages": 18}])
-DRAFTERS = st.sampled_from([(False, 0), (True, 0), (True, 4), (True, 12)])
-"""Whether something drafts, and the rows of a block drafter; more of them than a verify has, too."""
+DRAFTERS = st.sampled_from([(False, 0, 0), (True, 0, 0), (True, 4, 0), (True, 12, 0), (True, 4, 5), (True, 12, 9)])
+"""Whether something drafts, the rows of a block drafter, more of them than a verify has, too, and its window."""
 PROMPTS = st.tuples(st.integers(0, 40), st.integers(0, 2), st.integers(1, 23))
 """How much of a common text, and which one of a few texts of which length follows."""
 
@@ -29,12 +29,12 @@ class Rounds(RuleBasedStateMachine):
     """Requests come, are cancelled, run out of time; rounds are run one at a time."""
 
     @initialize(sizes=SIZES, sequences=st.integers(1, 3), drafter=DRAFTERS, piece=st.integers(1, 16))
-    def start(self, sizes: dict[str, int], sequences: int, drafter: tuple[bool, int], piece: int) -> None:
+    def start(self, sizes: dict[str, int], sequences: int, drafter: tuple[bool, int, int], piece: int) -> None:
         self.patch = pytest.MonkeyPatch()
         decodes = attrgetter("decodes")
         self.patch.setattr(Admission, "piece", lambda self, active: piece if any(map(decodes, active)) else 16)
-        draft, block = drafter
-        self.engine, _ = fresh(draft, block=block, sequences=sequences, **sizes)
+        draft, block, window = drafter
+        self.engine, _ = fresh(draft, block=block, window=window, sequences=sequences, **sizes)
         self.asked: list[tuple[Handle, list[int], Options]] = []
 
     @rule(

@@ -16,8 +16,8 @@ BLOCK, CANDIDATES = 4, 3
 KINDS = ("dflash", "dflash2", "dspark")
 
 
-def drafter_config(kind: str = "dflash2", block: int = BLOCK, mask: int = 0) -> BlockDrafterConfig:
-    """A drafter of that kind; what only graphs depend on is made up."""
+def drafter_config(kind: str = "dflash2", block: int = BLOCK, mask: int = 0, window: int = 0) -> BlockDrafterConfig:
+    """A drafter of that kind, which slides where it has a window; what only graphs depend on is made up."""
     return BlockDrafterConfig(
         name="fake",
         kind=kind,
@@ -35,8 +35,8 @@ def drafter_config(kind: str = "dflash2", block: int = BLOCK, mask: int = 0) -> 
         rope_theta=1.0,
         rms_eps=1e-6,
         ffn=2,
-        window=0,
-        sliding=(False,),
+        window=window,
+        sliding=(window > 0,),
         causal=(False,),
         conv_kernel=0,
         conv_group=0,

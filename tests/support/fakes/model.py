@@ -34,7 +34,7 @@ TENSORS = (
     StateTensor("kv.3.key", "float32", ("pages", PAGE), BOTH),
     StateTensor("mtp.key", "float32", ("pages", PAGE, 2), ("prefill", "draft")),
 )
-BLOCK_KEY = StateTensor("draft.0.key", "float32", ("pages", PAGE, 2), ("prefill", "block", "verify"))
+BLOCK_KEY = "draft.0.key"
 NOTHING = -1.0
 
 
@@ -67,7 +67,7 @@ class FakeModel:
     ) -> Steps:
         """The steps of this model, with two slots and the pages of a context for each sequence unless given."""
         limits = StateLimits(context, PAGE, K, HIDDEN, max(K, self.blocks.config.block if self.blocks else 0))
-        tensors = (*(TENSORS if self.guess else TENSORS[:-1]), *([BLOCK_KEY] if self.blocks else []))
+        tensors = (*(TENSORS if self.guess else TENSORS[:-1]), *([_block_key(self.blocks)] if self.blocks else []))
         sizes = StateSizes(sequences, slots or 2 * sequences, pages or sequences * limits.pages)
         state = State(tensors, limits, sizes)
         for tensor in state.tensors.values():
@@ -120,6 +120,8 @@ class FakeGraph:
         }
         if not draft:
             inputs |= {name: np.zeros(sequences, np.int32) for name in ("accepted", "slots_in", "slots_out")}
+        if self.state.ring and self.name != "draft":
+            inputs["ring_table"] = np.zeros((sequences, self.state.columns["Q"]), np.int32)
         if self.name == "block" and self.model.blocks is not None:
             return Binding(
                 self.exchange(inputs, found := self.model.blocks.outputs(tokens)), lambda: self._run(inputs, found)
@@ -146,6 +148,8 @@ class FakeGraph:
         self.model.watch(self.name, [ids.tolist() for ids in np.split(inputs["input_ids"], bounds[1:-1])])
         if self.name not in ("draft", "block"):
             self._check_slots(inputs["slots_in"].tolist(), inputs["slots_out"].tolist())
+        for row in inputs.get("ring_table", ()):
+            assert not self.state.slots.shared(row[0]), "a step writes a ring that others read"
         committed = []
         for i in range(len(bounds) - 1):
             rows = slice(bounds[i], bounds[i + 1])
@@ -175,7 +179,7 @@ class FakeGraph:
         for j, token in enumerate(tokens):
             self._put("kv.3.key", table, past + j, token)
             if self.model.blocks:
-                self._put(BLOCK_KEY.name, table, past + j, [token, self.model.number(full)])
+                self._block_entry(inputs, i, past + j)[:] = token, self.model.number(full)
             if self.name == "prefill" and self.model.guess:
                 before = inputs["prev_hidden"][i] if j == 0 else [self.model.number(full), 0]
                 assert self.model.history(before[0]) == full, "prev_hidden is of another token"
@@ -206,17 +210,22 @@ class FakeGraph:
 
     def _draft(self, inputs: Arrays, outputs: Arrays, i: int, rows: slice) -> None:
         table, past = inputs["page_table"][i], int(inputs["past_lens"][i])
-        key = BLOCK_KEY.name if self.name == "block" else "mtp.key"
         full: History = ()
-        for p in range(past):
-            token, number = self._at(key, table, p)
-            assert self.model.history(number) == full, "an entry of the drafter's cache is of another text"
-            full = (*full, int(token))
         if self.name == "block" and self.model.blocks is not None:
             for j, token in enumerate(inputs["input_ids"][rows].tolist()):
-                self._put(key, table, past + j, [token, NOTHING])  # of use to nobody
+                self._block_entry(inputs, i, past + j)[:] = token, NOTHING  # of use to nobody
+            window = self.model.blocks.config.window
+            for p in range(max(0, past + 1 - window) if window else 0, past):
+                token, number = self._block_entry(inputs, i, p)
+                before = self.model.history(number)
+                assert len(before) == p and full in ((), before), "an entry of the drafter's cache is of another text"
+                full = (*before, int(token))
             self.model.blocks.draft(full, inputs, outputs, rows)
             return
+        for p in range(past):
+            token, number = self._at("mtp.key", table, p)
+            assert self.model.history(number) == full, "an entry of the head's cache is of another text"
+            full = (*full, int(token))
         for j, token in enumerate(inputs["input_ids"][rows].tolist()):
             number, chained = inputs["prev_hidden"][rows.start + j]
             assert self.model.history(number) == full, "the hidden state is of another token"
@@ -227,6 +236,11 @@ class FakeGraph:
         outputs["tokens"][i], outputs["probability"][i] = self.model.guess(full)
         outputs["logits"][i] = np.where(np.arange(self.model.vocab) == outputs["tokens"][i], 0, -100)
         outputs["hidden"][i] = [self.model.number(full), 1]
+
+    def _block_entry(self, inputs: Arrays, i: int, position: int) -> Any:
+        """Where the block drafter's entry of a sequence's position is."""
+        table, size = (inputs["ring_table"], self.state.ring) if self.state.ring else (inputs["page_table"], PAGE)
+        return self.state.tensors[BLOCK_KEY][table[i][position // size], position % size]
 
     def _at(self, name: str, table: np.ndarray, position: int) -> Any:
         return self.state.tensors[name][table[position // PAGE], position % PAGE]
@@ -250,6 +264,13 @@ class FakeStep:
     @property
     def hidden(self) -> np.ndarray:
         raise AssertionError("nobody has asked for hidden rows")
+
+
+def _block_key(blocks: FakeBlocks) -> StateTensor:
+    """Of pages, or of the smallest rings."""
+    window, block = blocks.config.window, blocks.config.block
+    rows = ("slots", window - 1 + max(block, K)) if window else ("pages", PAGE)
+    return StateTensor(BLOCK_KEY, "float32", (*rows, 2), ("prefill", "block", "verify"))
 
 
 def _poison(arrays: Arrays) -> None:

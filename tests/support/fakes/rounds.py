@@ -22,12 +22,13 @@ LOGITS = lru_cache(maxsize=None)(chaotic(VOCAB))
 CONTEXT = 64
 
 
-def fresh(draft: bool = True, *, block: int = 0, **sizes: int) -> tuple[Engine, FakeModel]:
+def fresh(draft: bool = True, *, block: int = 0, window: int = 0, **sizes: int) -> tuple[Engine, FakeModel]:
     """An engine whose head is often wrong; four sequences, 64 tokens of context, unless given.
 
-    `block`: rows of a block drafter in the head's place.
+    `block`: rows of a block drafter in the head's place, which sees `window` positions, or all.
     """
-    blocks = FakeBlocks(LOGITS, drafter_config(block=block), lambda history: hash(history) % 3 == 0) if block else None
+    config = drafter_config(block=block, window=window)
+    blocks = FakeBlocks(LOGITS, config, lambda history: hash(history) % 3 == 0) if block else None
     engine, model = engine_of(LOGITS, draft=draft, template=TEMPLATE, blocks=blocks, guess=None, **sizes)
     if draft and not block:
         model.guess = mostly_right(LOGITS)

@@ -33,9 +33,15 @@ class Drafters:
 
 
 def drafter_of(model: Path, path: Path, kind: str) -> Path:
-    """A drafter of any model's file, which reads what enters its second layer and what leaves its last; made once."""
+    """A drafter of any model's file, which reads what enters its second layer and what leaves its last; made once.
+
+    A row of "dflash2-sliding" sees 40 positions, of "dflash-sliding" in the first layer alone.
+    """
+    kind, _, slides = kind.partition("-")
     if not path.exists():
         config, shape = open_model(model).config, drafter_geometry(f"{kind}-tiny-dense")
         own = replace(shape.config, hidden=config.hidden, taps=(1, config.trunk_layers), mask=config.vocab - 1)
+        if slides:
+            own = replace(own, window=40, sliding=(True, kind != "dflash"), causal=(kind == "dspark",) * 2)
         write_drafter(DrafterGeometry(own, replace(shape.target, hidden=config.hidden, vocab=config.vocab)), path)
     return path

@@ -42,13 +42,13 @@ def features(source: Path, length: int, taps: Sequence[int]) -> Array:
 
 
 class DraftingHost(Host):
-    """One sequence in slot 0 and all pages, in an order that is not theirs."""
+    """One sequence in a slot and all pages, in an order that is not theirs."""
 
     def __init__(self, package: Path, library: Path) -> None:
         super().__init__(package, library, pages=8)
         assert self.manifest.drafter is not None
         self.drafter, self.length, self._accepted = self.manifest.drafter, 0, 0
-        self.table = [5, 2, 7, 0, 3, 1, 6, 4]
+        self.slot, self.table = 0, [5, 2, 7, 0, 3, 1, 6, 4]
 
     def prefill(self, tokens: npt.NDArray[np.int64], **more: Any) -> dict[str, npt.NDArray[Any]]:
         hidden = np.zeros((1, self.manifest.config.hidden))
@@ -69,10 +69,14 @@ class DraftingHost(Host):
         return self.run("block", input_ids=block(token, rows, self.drafter.mask), **self._step(rows), **more)
 
     def _step(self, tokens: int) -> dict[str, Any]:
-        return {"cu_seqlens": [0, tokens], "past_lens": [self.length], "page_table": [self.table]}
+        return {"cu_seqlens": [0, tokens], "past_lens": [self.length], **self.tables()}
+
+    def tables(self) -> dict[str, Any]:
+        """Pages, and the slot wherever a ring is asked for."""
+        return {"page_table": [self.table], "ring_table": [[self.slot] * len(self.table)]}
 
     def _slots(self) -> dict[str, Any]:
-        return {"accepted": [self._accepted], "slots_in": [0], "slots_out": [0]}
+        return {"accepted": [self._accepted], "slots_in": [self.slot], "slots_out": [self.slot]}
 
 
 def block(token: int, rows: int, mask: int) -> list[int]:

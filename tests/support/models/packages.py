@@ -15,7 +15,7 @@ FILES = {"prefill.onnx", "draft.onnx", "verify.onnx", "manifest.json", "tokenize
 class Packages:
     """`packages("tiny-moe", "F32")` -> folder; the trained model is ("trained", "Q8_0").
 
-    `drafter="dflash2"` adds a random block drafter of that kind.
+    `drafter="dflash2"` adds a random block drafter of that kind: see `drafter_of`.
     """
 
     def __init__(self, folder: Path, trained: Path, synthetic: Make) -> None:

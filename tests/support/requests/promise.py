@@ -52,8 +52,12 @@ def sequence_bits(engine: Engine, sequence: Sequence) -> dict[str, object]:
     drafts = draft_chains(engine, [sequence], [3]) if steps.can_draft or steps.block else []
     found: dict[str, object] = {"row": row_bits(steps.verify([sequence], [[1]])), "drafts": drafts}  # commits
     steps.keep(sequence, 0)
+    ring = steps.state.ring
+    places = np.arange(max(0, sequence.length + steps.reach - ring), sequence.length)  # that a round leaves as they are
     for name, tensor in steps.state.tensors.items():
-        if name.startswith(("kv.", "mtp.", "draft.", "index.")):
+        if name.startswith("draft.") and name in steps.state.recurrent:
+            found[name] = tensor[sequence.slot][places % ring].tobytes()
+        elif name.startswith(("kv.", "mtp.", "draft.", "index.")):
             pages = np.stack([tensor[int(page)] for page in sequence.pages[: sequence.page_count]])
             found[name] = pages.reshape(-1, *pages.shape[2:])[: sequence.length].tobytes()
         elif name.endswith(".state"):
