@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
 from trigraph.exporter.package.external import load_graph
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
-from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, named, quote
 from trigraph.models.progress import Progress, silent
@@ -24,10 +22,11 @@ from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage
-from trigraph.runtime.device.parts.placing import WORKING_BYTES
 from trigraph.runtime.engine.config import REPACK, EngineConfig, Settings, configured
 from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.engine.package_cache import CachedPackage, cached_package
+from trigraph.runtime.engine.state_plan import WORKING_BYTES, device_bytes, plan_state
+from trigraph.runtime.engine.texts import read_texts
 from trigraph.runtime.execution.package_graphs import PackageGraphs, load_graphs
 from trigraph.runtime.execution.parts import Memories, state_device
 from trigraph.runtime.execution.pending import with_pending
@@ -43,17 +42,9 @@ from trigraph.runtime.requests.draft_length import OFF
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.model import Model, Scheduling
 from trigraph.runtime.state.sequence import StateLimits
-from trigraph.runtime.state.sizes import Budgets, StateSizes
 from trigraph.runtime.state.state import State
-from trigraph.runtime.text.template import ChatTemplate
-from trigraph.runtime.text.template_renderer import Renderer
-from trigraph.runtime.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
-
-_WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
-_UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
-_MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
 
 
 def load(
@@ -93,20 +84,20 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     scheduling = Scheduling(config.max_waiting, config.prefill_ms)
     check("repack", config.repack, str, REPACK.__contains__, f"one of {', '.join(REPACK)}")
     manifest = read_manifest(folder := package.folder)
-    texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
+    texts = _in_background(lambda: read_texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
     memories = Memories.of(config.device, config.gpu_memory, config.split, config.experts, portable=manifest.portable)
     manifest = with_pending(manifest, config.max_pending, memories.devices[0].most_pending)
-    memories = memories.holding(partial(_device_bytes, manifest, config, weight_bytes))
+    memories = memories.holding(partial(device_bytes, manifest, config, weight_bytes))
     *_, device = memories.devices
     if manifest.drafter is not None and device.arithmetic:
         raise TrigraphError(f"block drafters do not run on {device.name}; use --device cpu, or leave --draft-model out")
     if device.library is not None:
         manifest.check_library(library_version(device.operators))
     no_draft = _no_draft(manifest, config.speculation)
-    needed = weight_bytes + _WORKING_BYTES
-    limits, sizes = _planned_state(manifest, config, memories, weight_bytes)
+    needed = weight_bytes + WORKING_BYTES
+    limits, sizes = plan_state(manifest, config, memories, weight_bytes)
     enough_memory = partial(explained_shortage, f"{folder}: the model", needed, "close other programs")
     with enough_memory():
         weights = MappedWeights(manifest.weight_paths(folder))
@@ -119,8 +110,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     state = State(manifest.state, limits, sizes, devices, double_buffered=device.library is None)
     with enough_memory():
         chunk = min((part.chunk for part in parts if not part.device.is_host), default=device.chunk)
-        chunk = chunk if config.chunk is None else config.chunk
-        steps = _steps(graphs, state, chunk, draft=no_draft is None)
+        steps = _steps(graphs, state, chunk if config.chunk is None else config.chunk, draft=no_draft is None)
     if any(part.source.reads_mapped for part in parts):
         weights.read_ahead()
     tokenizer, template = texts.result()
@@ -230,73 +220,8 @@ def _repacking(
     return (begun, None) if isinstance(begun, str) else ("", begun)
 
 
-def _device_bytes(manifest: Manifest, config: EngineConfig, weight_bytes: int, memories: Memories) -> int:
-    """What a model takes of GPUs: weights, state, and a layer for each end of a GPU, where there may be gaps."""
-    _, sizes = _planned_state(manifest, config, memories, weight_bytes)
-    ends = len(memories.devices) - 1
-    return (
-        weight_bytes + sum(sizes.nbytes(manifest.state).values()) + ends * weight_bytes // manifest.config.trunk_layers
-    )
-
-
-def _planned_state(
-    manifest: Manifest, config: EngineConfig, memories: Memories, weight_bytes: int
-) -> tuple[StateLimits, StateSizes]:
-    """How long sequences may be, and how much memory state takes."""
-    budgets = Budgets(config.sequences, config.kv_memory, config.checkpoint_memory, config.memory_share)
-    *_, device = memories.devices
-    double_buffered, free = device.library is None, None
-    at_once = double_buffered or not device.is_host  # each step copies all of the state, or the device takes it
-    if not double_buffered:
-        working = _WORKING_BYTES if device.is_host else len(memories.devices) * WORKING_BYTES
-        free = max(0, sum(memories.nbytes(_UNKNOWN_MEMORY)) - weight_bytes - working)
-    context = config.context
-    if context is None:
-        asked = free if config.context_by_memory else None
-        context = budgets.context(manifest.state, manifest.max_context, manifest.page_size, asked, at_once=at_once)
-    limits = _limits(manifest, context)
-    return limits, budgets.sizes(manifest.state, limits, None if at_once else free, 1 + double_buffered)
-
-
-def _limits(manifest: Manifest, context: int) -> StateLimits:
-    most = manifest.max_context
-    check("context", context, int)
-    if not 0 <= context <= most:
-        remedy = ""
-        if (factor := -(-context // manifest.config.context_length)) > 1:
-            remedy = f"; YaRN extends it: --rope-scaling yarn:{factor} when it is exported"
-        elif context > most:
-            remedy = "; export it with a larger --max-context"
-        raise TrigraphError(f"context is {context}; the package was exported for 1 to {most} tokens{remedy}")
-    rest = manifest.page_size, manifest.max_pending, manifest.config.residual, manifest.reach
-    return StateLimits(context or most, *rest)
-
-
-def _texts(folder: Path, manifest: Manifest) -> tuple[Tokenizer, ChatTemplate | None]:
-    special = manifest.special_tokens
-    source = renderer = None
-    if os.path.lexists(folder / "chat_template.jinja"):
-        source = _read(folder, "chat_template.jinja")
-        with suppress(TrigraphError):  # which is said when something is rendered
-            renderer = Renderer()  # starts while the vocabulary is read
-    tokenizer = Tokenizer(_read(folder, "tokenizer.json"), special.stop, special.bos if special.add_bos else None)
-    if source is None:
-        return tokenizer, None
-    ids = {"bos_token": special.bos, "eos_token": special.eos, "pad_token": special.pad}
-    names = {name: tokenizer.text_of(token) for name, token in ids.items() if token is not None}
-    return tokenizer, ChatTemplate(source, names, tokenizer.control_names, renderer)
-
-
 def _in_background(function: Callable[[], _T]) -> Future[_T]:
     executor = ThreadPoolExecutor(1)
     future = executor.submit(function)
     executor.shutdown(wait=False)
     return future
-
-
-def _read(folder: Path, name: str) -> str:
-    path = file_inside(folder, name, _MAX_TEXT_BYTES)
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TrigraphError(f"{path}: cannot be read ({error}); export the package again") from error

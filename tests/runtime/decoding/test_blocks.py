@@ -10,8 +10,9 @@ import pytest
 from support.fakes.blocks import BLOCK, KINDS, FakeBlocks, drafter_config
 from support.fakes.device import device_executor
 from support.fakes.engine import GREEDY, VOCAB, engine_of, scripted
-from support.fakes.model import FakeModel, FakeStep, History, chaotic
+from support.fakes.model import FakeModel, History, chaotic
 from support.fakes.rounds import LOGITS, alone
+from support.fakes.step import FakeStep
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.drafting.choice import Candidates, Governor

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.fakes.model import FakeStep
+from support.fakes.step import FakeStep
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling import draws
 from trigraph.runtime.sampling import top_logits as top_logits_module

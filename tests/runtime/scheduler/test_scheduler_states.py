@@ -79,7 +79,8 @@ class Rounds(RuleBasedStateMachine):
         run_round(self.engine)
         active = scheduler(self.engine).active
         if before:
-            reached = {request: before.get(request, 0) for request in [*before, *active]}  # one that began may be first
+            new = dict.fromkeys(active, (0, 0))  # one of these may be first
+            reached = new | before
             came_on = any(request.completion.done or _reached(request) > reached[request] for request in reached)
             assert came_on, "all stand still"
         elif waiting:

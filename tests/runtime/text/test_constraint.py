@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from support.fakes.engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripted
-from support.fakes.model import FakeStep, chaotic
+from support.fakes.model import chaotic
+from support.fakes.step import FakeStep
 from support.texts.constraints import CONSTRAINTS, LARK, keeps_to
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Grammar, JsonSchema, Options, Regex, Sampling, load

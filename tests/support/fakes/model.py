@@ -149,7 +149,7 @@ class FakeGraph:
         if self.name not in ("draft", "block"):
             self._check_slots(inputs["slots_in"].tolist(), inputs["slots_out"].tolist())
         for row in inputs.get("ring_table", ()):
-            assert not self.state.slots.shared(row[0]), "a step writes a ring that others read"
+            assert self.state.slots.references(row[0]) == 1, "a step writes a ring that others read"
         committed = []
         for i in range(len(bounds) - 1):
             rows = slice(bounds[i], bounds[i + 1])
@@ -247,23 +247,6 @@ class FakeGraph:
 
     def _put(self, name: str, table: np.ndarray, position: int, value: Any) -> None:
         self.state.tensors[name][table[position // PAGE], position % PAGE] = value
-
-
-@dataclasses.dataclass
-class FakeStep:
-    """A step of rows, or one whose logits must not be read."""
-
-    tokens: np.ndarray
-    rows: np.ndarray | None = None
-
-    @property
-    def logits(self) -> np.ndarray:
-        assert self.rows is not None, "a greedy request read logits"
-        return self.rows
-
-    @property
-    def hidden(self) -> np.ndarray:
-        raise AssertionError("nobody has asked for hidden rows")
 
 
 def _block_key(blocks: FakeBlocks) -> StateTensor:

@@ -8,7 +8,8 @@ import pytest
 
 from support.fakes.blocks import FakeBlocks, drafter_config
 from support.fakes.engine import END, TEMPLATE, VOCAB, engine_of
-from support.fakes.model import FakeModel, FakeStep, chaotic, mostly_right
+from support.fakes.model import FakeModel, chaotic, mostly_right
+from support.fakes.step import FakeStep
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.request import Request

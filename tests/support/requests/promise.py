@@ -53,7 +53,8 @@ def sequence_bits(engine: Engine, sequence: Sequence) -> dict[str, object]:
     found: dict[str, object] = {"row": row_bits(steps.verify([sequence], [[1]])), "drafts": drafts}  # commits
     steps.keep(sequence, 0)
     ring = steps.state.ring
-    places = np.arange(max(0, sequence.length + steps.reach - ring), sequence.length)  # that a round leaves as they are
+    first = max(0, sequence.length + steps.state.limits.reach - ring)  # a round writes over those before
+    places = np.arange(first, sequence.length)
     for name, tensor in steps.state.tensors.items():
         if name.startswith("draft.") and name in steps.state.recurrent:
             found[name] = tensor[sequence.slot][places % ring].tobytes()
