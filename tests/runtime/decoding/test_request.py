@@ -60,7 +60,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 @pytest.mark.parametrize("constraint", [JsonSchema, Grammar, Regex])
 def test_constraints_are_strings(constraint: type) -> None:
-    with pytest.raises(TrigraphError, match="it must be a string|give JSON text, a dict or a Pydantic model"):
+    with pytest.raises(TrigraphError, match=r"it must be a string|give JSON text, a dict or a Pydantic model"):
         constraint(["type"])
 
 
