@@ -68,6 +68,7 @@ def test_against_the_reference_and_the_bits_of_single_rows(isa: str, width: int,
         assert same_bits(alone[0], y[step.cu_seqlens[sequence] + row])
 
 
+@pytest.mark.slow
 def test_transformers(isa: str) -> None:
     """Rotary embedding of Qwen3.5, whose frequencies and sections are those of transformers."""
     torch = pytest.importorskip("torch", reason="torch is not installed: no comparison with transformers")

@@ -49,6 +49,7 @@ def _logits(steps: Steps) -> np.ndarray:
     return np.concatenate([first, steps.verify([sequence], [text[:3]]).logits])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("geometry", "kv_type"), [("trained", "f16"), ("tiny-dense", "q8_0")])
 def test_nearness(geometry: str, kv_type: str, packages: Packages) -> None:
     """Neither drafts nor cuts nor companions change a bit, with attention on the CPU (q8_0) or where float16 is."""
@@ -78,6 +79,7 @@ def test_keys_and_values_on_the_gpu(engine: Engine) -> None:
     assert not any("the CPU computes attention" in notice for notice in engine.model.notices)
 
 
+@pytest.mark.slow
 def test_drafts_and_batches(folder: Path, engine: Engine) -> None:
     """Neither changes a text, greedy or sampled."""
     texts: list[dict[str, float]] = [{"temperature": 0}, {"temperature": 1, "seed": 5}, {"temperature": 1, "seed": 6}]
@@ -92,6 +94,7 @@ def test_drafts_and_batches(folder: Path, engine: Engine) -> None:
     assert [request.ids for request in requests] == known
 
 
+@pytest.mark.slow
 def test_session_files(engine: Engine, exact: Engine, tmp_path: Path) -> None:
     """A text goes on from a file with the same bits, on this arithmetic alone."""
     whole, path = _ids(engine, temperature=0), tmp_path / "session"
@@ -113,6 +116,7 @@ def test_receipts(engine: Engine, exact: Engine) -> None:
         exact.verify(receipt)
 
 
+@pytest.mark.slow
 def test_text_where_images_could_be(packages: Packages, seeing: SeeingPackages) -> None:
     """Text has the ids that it has without a tower; a prompt with an image fails with a sentence."""
     plugin()

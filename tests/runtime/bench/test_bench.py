@@ -185,6 +185,7 @@ def test_head_and_block_drafter_are_both_timed(packages: Packages, operator_libr
     assert all(r.bytes for r in found)
 
 
+@pytest.mark.slow
 def test_steps_are_divided_by_the_floor_of_their_own_turn(
     packages: Packages, operator_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> Non
     assert "in flight" in table.out
 
 
+@pytest.mark.slow
 def test_the_floor_is_that_of_a_decode_of_as_many_sequences(
     packages: Packages, operator_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     return slow
 
 
+@pytest.mark.slow
 def test_streams_that_move_are_those_that_stay(pair: tuple[Engine, Engine], state: bool) -> None:
     """Every 50 tokens, to an engine of another size."""
     for name, option in asked(120).items():
