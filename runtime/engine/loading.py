@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from trigraph.runtime.engine.package_cache import CachedPackage, cached_package
 from trigraph.runtime.engine.state_plan import WORKING_BYTES, device_bytes, plan_state
 from trigraph.runtime.engine.texts import read_texts
 from trigraph.runtime.execution.package_graphs import PackageGraphs, load_graphs
-from trigraph.runtime.execution.parts import Memories, state_device
+from trigraph.runtime.execution.parts import Memories, Part, state_device
 from trigraph.runtime.execution.pending import with_pending
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking, begin_repacking
@@ -111,7 +111,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     with enough_memory():
         chunk = min((part.chunk for part in parts if not part.device.is_host), default=device.chunk)
         steps = _steps(graphs, state, chunk if config.chunk is None else config.chunk, draft=no_draft is None)
-    if any(part.source.reads_mapped for part in parts):
+    if _reads_all(parts):
         weights.read_ahead()
     tokenizer, template = texts.result()
     identity, prefill_speed = ModelIdentity.of(manifest, device.arithmetic), PrefillSpeed()
@@ -140,6 +140,12 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         image_limits=ImageLimits(config.image_tokens),
         disk=_disk(config.cache_dir, config.cache_size, identity, steps, prefill_speed),
     )
+
+
+def _reads_all(parts: Sequence[Part]) -> bool:
+    """Whether steps read all over the mapped files, and not only the layers there that the CPU computes ahead of GPUs."""
+    *_, last = parts
+    return any(part.source.reads_mapped and (part is last or not part.device.is_host) for part in parts)
 
 
 def _bytes_on_disk(folder: Path, manifest: Manifest) -> int:

@@ -32,7 +32,7 @@ def package(packages: Packages) -> Path:
 def engine_of(package: Path, share: float) -> Engine:
     """Whose GPU holds that share of the experts."""
     budget = budget_for(package, share, context=CONTEXT, sequences=3)
-    return load(package, device="cuda", gpu_memory=budget, context=CONTEXT, sequences=3)
+    return load(package, device="cuda:0", gpu_memory=budget, context=CONTEXT, sequences=3)
 
 
 def text_of(engine: Engine, prompt: list[int] = PROMPT) -> list[int]:
