@@ -143,7 +143,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
 
 
 def _reads_all(parts: Sequence[Part]) -> bool:
-    """Whether steps read all over the mapped files, and not only the layers there that the CPU computes ahead of GPUs."""
+    """Whether steps read all over the mapped files, not only the layers that the CPU computes ahead of GPUs."""
     *_, last = parts
     return any(part.source.reads_mapped and (part is last or not part.device.is_host) for part in parts)
 
