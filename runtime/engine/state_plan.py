@@ -19,10 +19,8 @@ _UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
 def device_bytes(manifest: Manifest, config: EngineConfig, weight_bytes: int, memories: Memories) -> int:
     """What a model takes of GPUs: weights, state, and a layer for each end of a GPU, where there may be gaps."""
     _, sizes = plan_state(manifest, config, memories, weight_bytes)
-    ends = len(memories.devices) - 1
-    return (
-        weight_bytes + sum(sizes.nbytes(manifest.state).values()) + ends * weight_bytes // manifest.config.trunk_layers
-    )
+    gaps = (len(memories.devices) - 1) * weight_bytes // manifest.config.trunk_layers
+    return weight_bytes + sum(sizes.nbytes(manifest.state).values()) + gaps
 
 
 def plan_state(

@@ -17,7 +17,7 @@ _MAX_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
 
 
 def read_texts(folder: Path, manifest: Manifest) -> tuple[Tokenizer, ChatTemplate | None]:
-    """Both, the template if the package has one. Raises TrigraphError for files that cannot be read."""
+    """The tokenizer, and the template if the package has one. Raises TrigraphError for files that cannot be read."""
     special = manifest.special_tokens
     source = renderer = None
     if os.path.lexists(folder / "chat_template.jinja"):
