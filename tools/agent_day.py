@@ -11,12 +11,13 @@ of the tiny model with the control tokens and a template of Qwen's.
 
 A prompt's necessary tokens are those after the longest beginning that it has in common with an earlier one. The status
 is 1 where more than 1.05 times as many were computed with enough memory, or a completion differs from what the same
-request gets alone.
+request gets alone. After a restart each conversation may also compute again what takes a second: that is worth no file.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import sys
@@ -147,18 +148,29 @@ class Day:
     def report(self) -> bool:
         """Prints a line; whether not too much was computed."""
         computed = sum(each.reply.prompt - each.reply.cached for each in self.sent)
-        necessary, judged = sum(each.necessary for each in self.sent), self.scenario.memory is None
+        necessary, most = sum(each.necessary for each in self.sent), self._most()
         times = [sorted(each.reply.first for each in self.sent if each.short == short) for short in (False, True)]
         told = [f"{median(of):.3f} to {of[-1]:.3f} s" if of else "none" for of in times]
         print(
             f"{self.scenario.what} ({', '.join(self.scenario.agents)}): {len(self.sent)} requests, "
-            f"{computed:,} tokens computed, {necessary:,} necessary: {computed / max(1, necessary):.3f}; "
+            f"{computed:,} tokens computed, {necessary:,} necessary: {computed / max(1, necessary):.3f}"
+            f"{'' if most == math.inf else f', at most {most:,.0f}'}; "
             f"first token, median to longest: turns {told[0]}, titles {told[1]}",
             flush=True,
         )
         for note in sorted(self.odd):
             print(f"  {note}")
-        return not judged or self.scenario.restart or computed <= MOST * necessary
+        return computed <= most
+
+    def _most(self) -> float:
+        """Tokens that may be computed."""
+        if self.scenario.memory is not None:
+            return math.inf
+        most = MOST * sum(each.necessary for each in self.sent)
+        if self.scenario.restart:
+            speed = max((each.reply.prompt - each.reply.cached) / each.reply.first for each in self.sent)
+            most += speed * len(self.scenario.agents)
+        return most
 
     def beside(self, peer: str) -> None:
         """Sends the same to another server, one after the other."""

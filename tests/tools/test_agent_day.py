@@ -24,11 +24,23 @@ def test_a_short_day(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert "3 completions compared with the same requests alone: 0 differ" in told
 
 
-@pytest.mark.parametrize(("name", "cached", "well"), [("kept", 900, True), ("kept", 0, False), ("memory", 0, True)])
-def test_too_much_that_is_computed(name: str, cached: int, well: bool, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "first", "cached", "well"),
+    [
+        ("kept", 0.5, 900, True),
+        ("kept", 0.5, 0, False),
+        ("memory", 0.5, 0, True),
+        ("restart", 3.0, 0, True),  # a second computes 333 tokens, in each of three conversations
+        ("restart", 6.0, 0, False),
+        ("restart", 6.0, 900, True),
+    ],
+)
+def test_too_much_that_is_computed(
+    name: str, first: float, cached: int, well: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     day = Day(SCENARIOS[name], argparse.Namespace())
     day.sent = [
-        Sent("chat", {}, Reply({}, 1000, had, 0.5), necessary, False) for had, necessary in ((0, 1000), (cached, 100))
+        Sent("chat", {}, Reply({}, 1000, had, first), necessary, False) for had, necessary in ((0, 1000), (cached, 100))
     ]
     assert day.report() == well
     assert "2 requests" in capsys.readouterr().out
