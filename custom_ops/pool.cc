@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -12,26 +13,18 @@ namespace trigraph {
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(500);  // longer than a GPU needs from one layer to the next
-
-void pause() {
-#if defined(__x86_64__) || defined(_M_X64)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
+constexpr auto kNap = std::chrono::microseconds(50);
+constexpr int kTurns = 64;  // of a thread that spins, before it looks at the clock and lets others have its processor
 
 // Whether `holds()` within the time that threads spin for.
 template <class Condition>
 bool soon(Condition holds) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 64; ++i) {
-      if (holds()) return true;
-      pause();
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  return false;
+  for (int turn = 1; !holds(); ++turn) {
+    Pool::pause(turn);
+    if (turn % kTurns == 0 && std::chrono::steady_clock::now() > end) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -45,6 +38,15 @@ Pool& Pool::of(int threads) {
   return *pool;
 }
 
+void Pool::pause(int turn) {
+#if defined(__x86_64__) || defined(_M_X64)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+  if (turn % kTurns == 0) std::this_thread::yield();
+}
+
 Pool::Pool(int threads) : helpers_(threads > 1 ? threads - 1 : 0) {
   std::thread([this] { lead(); }).detach();
   for (int i = 0; i < helpers_; ++i) std::thread([this] { help(); }).detach();
@@ -56,7 +58,6 @@ void Pool::start(Job& job) {
   {
     const std::lock_guard<std::mutex> guard(lock_);
     jobs_.push_back(&job);
-    ++waiting_jobs_;
   }
   queued_.notify_one();
 }
@@ -69,27 +70,61 @@ bool Pool::wait(Job& job) {
   return !job.failed;
 }
 
+void Pool::open(const Mailbox& box) {
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    boxes_.push_back(box);
+  }
+  queued_.notify_one();
+}
+
+void Pool::close(const std::atomic<uint64_t>* mail) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  boxes_.erase(std::find_if(boxes_.begin(), boxes_.end(), [mail](const Mailbox& box) { return box.mail == mail; }));
+}
+
+// Whether there is something to do. The lock is held.
+bool Pool::find(Task& task) {
+  for (const Mailbox& box : boxes_) {
+    const uint64_t mail = box.mail->load(std::memory_order_acquire);
+    if (mail == Mailbox::kAnswered || mail == Mailbox::kFailed) continue;
+    task = {nullptr, box, mail};
+    return true;
+  }
+  if (jobs_.empty()) return false;
+  task = {jobs_.front(), {}, 0};
+  jobs_.pop_front();
+  return true;
+}
+
 void Pool::lead() {
-  for (;;) {
-    (void)soon([this] { return waiting_jobs_.load(std::memory_order_relaxed) > 0; });
-    Job* job = nullptr;
-    {
+  for (Task task{};;) {
+    const auto found = [&] {
+      const std::lock_guard<std::mutex> guard(lock_);
+      return find(task);
+    };
+    if (!soon(found)) {
       std::unique_lock<std::mutex> guard(lock_);
-      queued_.wait(guard, [this] { return !jobs_.empty(); });
-      job = jobs_.front();
-      jobs_.pop_front();
-      --waiting_jobs_;
+      while (!find(task))
+        if (boxes_.empty())
+          queued_.wait(guard);
+        else
+          queued_.wait_for(guard, kNap);  // nothing wakes it for mail
     }
     failed_ = false;
     try {
-      job->run(job->user, *this);
+      task.job ? task.job->run(task.job->user, *this) : task.box.answer(task.mail);
     } catch (const std::exception&) {
       failed_ = true;
     }
-    job->failed = failed_.load();
+    if (!task.job) {
+      task.box.mail->store(failed_ ? Mailbox::kFailed : Mailbox::kAnswered, std::memory_order_release);
+      continue;
+    }
+    task.job->failed = failed_.load();
     {
       const std::lock_guard<std::mutex> guard(lock_);
-      job->pending.store(false, std::memory_order_release);
+      task.job->pending.store(false, std::memory_order_release);
     }
     ended_.notify_all();
   }
@@ -107,7 +142,7 @@ void Pool::share(int64_t count, void (*call)(void*, int64_t), void* body) {
   }
   work();
   open_ = 0;
-  while (inside_ > 0) pause();
+  spin_until([this] { return inside_ == 0; });
 }
 
 void Pool::work() {

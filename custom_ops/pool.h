@@ -9,11 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <type_traits>
+#include <vector>
 
 namespace trigraph {
 
 // A first thread does jobs in the order in which they come, and the others help it in each. All of them spin for a
-// while before they sleep: the next layer's job comes soon.
+// while before they sleep, as the next layer's job comes soon, and yield to whoever else has use for their processors.
 class Pool {
  public:
   // What somebody wants done, and waits for. Its memory is the caller's, until `wait` returns.
@@ -21,6 +22,12 @@ class Pool {
     void (*run)(void* user, const Pool& pool);
     void* user;
     std::atomic<bool> pending{false}, failed{false};
+  };
+  // Where a GPU leaves mail, one piece at a time, and waits until `kAnswered` or `kFailed` is there in its place.
+  struct Mailbox {
+    static constexpr uint64_t kAnswered = 0, kFailed = 1;
+    std::atomic<uint64_t>* mail;
+    void (*answer)(uint64_t mail);
   };
 
   // One for the process and this number of threads, which lives as long as the process.
@@ -30,7 +37,12 @@ class Pool {
   // Returns when the job is done: whether it was.
   bool wait(Job& job);
 
+  // From now on the first thread looks for mail, and sleeps but for moments, until it is closed as often as opened.
+  void open(const Mailbox& box);
+  void close(const std::atomic<uint64_t>* mail);
+
   // body(i) for all i in [0, count), by the thread of a job and its helpers; what is thrown becomes a job that failed.
+  // They begin in order, so a body may wait for an earlier one, as long as nothing has failed.
   template <class Body>
   void parallel_for(int64_t count, Body&& body) const {
     if (count == 1) return body(int64_t{0});
@@ -39,10 +51,27 @@ class Pool {
         count, [](void* function, int64_t i) { (*static_cast<Function*>(function))(i); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+
+  // Returns when holds(), which another thread is about to bring about.
+  template <class Condition>
+  static void spin_until(Condition holds) {
+    for (int turn = 1; !holds(); ++turn) pause(turn);
+  }
+  // Some tens of cycles; now and then the processor is another thread's for once.
+  static void pause(int turn);
 
  private:
+  // What the first thread does next: a job, or mail.
+  struct Task {
+    Job* job;
+    Mailbox box;
+    uint64_t mail;
+  };
+
   explicit Pool(int threads);
   void lead();
+  bool find(Task& task);
   void help();
   void share(int64_t count, void (*call)(void*, int64_t), void* body);
   void work();
@@ -51,7 +80,7 @@ class Pool {
   std::mutex lock_;
   std::condition_variable queued_, opened_, ended_;
   std::deque<Job*> jobs_;
-  std::atomic<int> waiting_jobs_{0};
+  std::vector<Mailbox> boxes_;
 
   // What is shared at present. A helper counts itself in before it looks whether it is still open, and the first thread
   // closes before it waits for those who are in: so nobody reads what is being changed.

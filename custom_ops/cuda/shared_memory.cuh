@@ -1,6 +1,7 @@
 // Memory that host and device share, for what the host does in the midst of a step.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,6 +9,25 @@
 #include "platform.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
+
+// A word of such memory. Who reads a value on the other side sees all that its writer's block, ahead of a barrier, or
+// its thread had written before.
+__device__ __forceinline__ void write_to_host(uint64_t* word, uint64_t value) {
+#if defined(__CUDACC__)
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+#else
+  emulator::write_to_host(word, value);
+#endif
+}
+__device__ __forceinline__ uint64_t read_from_host(const uint64_t* word) {
+#if defined(__CUDACC__)
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+#else
+  return emulator::read_from_host(word);
+#endif
+}
 
 class SharedMemory {
  public:
@@ -32,6 +52,7 @@ class SharedMemory {
 struct Lane {
   std::mutex lock;
   std::map<size_t, std::unique_ptr<SharedMemory>> memory;  // by bytes, powers of two
+  std::unique_ptr<SharedMemory> mailbox;
 
   static Lane& of(cudaStream_t stream) {
     static std::mutex lock;
@@ -45,6 +66,14 @@ struct Lane {
     std::unique_ptr<SharedMemory>& found = memory[rounded];
     if (!found) found = std::make_unique<SharedMemory>(rounded);
     return found->start();
+  }
+  // Where a kernel leaves mail for the host; 0 before.
+  std::atomic<uint64_t>* mail() {
+    if (!mailbox) {
+      mailbox = std::make_unique<SharedMemory>(sizeof(uint64_t));
+      new (mailbox->start()) std::atomic<uint64_t>(0);
+    }
+    return reinterpret_cast<std::atomic<uint64_t>*>(mailbox->start());
   }
 };
 

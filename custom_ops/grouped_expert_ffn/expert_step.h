@@ -18,6 +18,7 @@ constexpr int64_t kPartialBytes = 16 << 20;  // of the down products that wait f
 constexpr int64_t kTileBytes = 1280 << 10;   // of weights in a task: memory takes a while for the first ones of each
 constexpr int64_t kTileProducts = 8 << 20;   // in a task: an expert of many tokens is shared by the threads
 constexpr int64_t kFewestTasks = 24;         // so that threads end at about the same time
+constexpr int64_t kFewestPoolTasks = 64;     // of a Pool, where taking one costs less
 constexpr int64_t kWorth = 32 << 10;         // bytes and rows; less is done before another thread has taken it
 constexpr int64_t kRowStep = 32;             // tiles are whole panels of weight rows
 constexpr int64_t kRowsAtOnce = 64;          // activation rows in one product
@@ -67,8 +68,9 @@ struct Buckets {
   int64_t* pair = nullptr;          // by sorted index
   Expert* expert = nullptr;         // those that some token chose
   int64_t used = 0, max_tokens_per_expert = 0;
+  int64_t fewest_tasks;
 
-  Buckets(const int64_t* ids, int64_t pairs, int64_t experts) {
+  Buckets(const int64_t* ids, int64_t pairs, int64_t experts, int64_t fewest_tasks) : fewest_tasks(fewest_tasks) {
     sorted_index = take<SortedIndices, int64_t>(pairs);
     pair = take<SortedPairs, int64_t>(pairs);
     expert = take<UsedExperts, Expert>(experts);
@@ -90,7 +92,7 @@ struct Buckets {
   int64_t tile_rows(int64_t rows, int64_t row_bytes, int64_t width) const {
     const int64_t most = std::min(kTileBytes / row_bytes, kTileProducts / (width * max_tokens_per_expert));
     const int64_t worth = std::max(int64_t{1}, rows * row_bytes * max_tokens_per_expert / kWorth);
-    const int64_t spread = std::min(ceil_div(kFewestTasks, used), worth);
+    const int64_t spread = std::min(ceil_div(fewest_tasks, used), worth);
     const int64_t tiles = std::max(ceil_div(rows, std::max(most, kRowStep)), spread);
     return ceil_div(ceil_div(rows, tiles), kRowStep) * kRowStep;
   }
@@ -104,6 +106,12 @@ struct Countdown {
     for (int64_t i = 0; i < groups; ++i) new (remaining + i) std::atomic<int64_t>(tasks);
   }
   bool last(int64_t group) const { return remaining[group].fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  // The follow-up is done, and may be looked for by threads that have done no task.
+  void follow(int64_t group) const { remaining[group].store(kFollowed, std::memory_order_release); }
+  bool is_followed(int64_t group) const { return remaining[group].load(std::memory_order_acquire) == kFollowed; }
+
+ private:
+  static constexpr int64_t kFollowed = -1;
 };
 
 // One call: its shapes and weights. Threads: what has parallel_for (../context.h).
@@ -125,32 +133,80 @@ struct ExpertStep {
   };
 
   void run(const Tokens& all) const {
-    const Buckets buckets(all.ids, all.count * k, experts);
-    down_and_sum(buckets, hidden(buckets, all.x, all.ids, all.count), all);
+    const Buckets buckets(all.ids, all.count * k, experts, kFewestTasks);
+    const Hidden hidden(*this, buckets, all.x, all.ids, all.count);
+    threads.parallel_for(hidden.tasks(), [&](int64_t task) { hidden.compute(task); });
+    down_and_sum(buckets, hidden.prepared, all);
   }
 
   // rows[i] is what pair i of a token and a slot adds to the token's sum, before its weight: of the pairs whose id is
-  // not negative. Other rows stay as they are; x of a token without such pairs is not read.
+  // not negative. Other rows stay as they are; x of a token without such pairs is not read. For a Pool, whose tasks
+  // begin in order: the down products of an expert wait for its hidden rows alone.
   void products(const float* x, const int64_t* ids, int64_t tokens, float* rows) const {
-    const Buckets buckets(ids, tokens * k, experts);
+    const Buckets buckets(ids, tokens * k, experts, kFewestPoolTasks);
     if (!buckets.used) return;
-    const char* prepared = hidden(buckets, x, ids, tokens);
+    const Hidden hidden(*this, buckets, x, ids, tokens);
     const int64_t tile = buckets.tile_rows(width, down.row_bytes, ffn), tiles = ceil_div(width, tile);
-    threads.parallel_for(tiles * buckets.used, [&](int64_t task) {
-      const int64_t column = task / buckets.used * tile;
-      down_tile(buckets.expert[task % buckets.used], prepared, column, std::min(tile, width - column),
+    threads.parallel_for(hidden.tasks() + buckets.used * tiles, [&](int64_t task) {
+      if (task < hidden.tasks()) return hidden.compute(task);
+      const int64_t expert = (task - hidden.tasks()) / tiles, column = (task - hidden.tasks()) % tiles * tile;
+      threads.spin_until([&] { return hidden.is_ready(expert) || threads.failed(); });
+      if (!hidden.is_ready(expert)) return;
+      down_tile(buckets.expert[expert], hidden.prepared, column, std::min(tile, width - column),
                 [&](int64_t i) { return rows + buckets.pair[i] * width + column; });
     });
   }
 
  private:
-  // The prepared hidden rows of every sorted pair.
-  const char* hidden(const Buckets& buckets, const float* x, const int64_t* ids, int64_t tokens) const {
-    const void** gate_x = prepare<GatePrepared>(*gate.kernel, x, ids, tokens, buckets);
-    const void** up_x = gate_x;
-    if (up.kernel->prepare != gate.kernel->prepare) up_x = prepare<UpPrepared>(*up.kernel, x, ids, tokens, buckets);
-    return gate_and_up(buckets, gate_x, up_x);
-  }
+  // silu(gate x) * (up x) of every sorted pair, prepared for the down product: in tasks, expert after expert.
+  struct Hidden {
+    Hidden(const ExpertStep& step, const Buckets& buckets, const float* x, const int64_t* ids, int64_t tokens)
+        : step(step),
+          buckets(buckets),
+          bytes(step.down.kernel->prepared_bytes(step.ffn)),
+          tile(buckets.tile_rows(step.ffn, step.gate.row_bytes + step.up.row_bytes, 2 * step.width)),
+          tiles(ceil_div(step.ffn, tile)),
+          countdown(buckets.used, tiles) {
+      gate_x = up_x = step.template prepare<GatePrepared>(*step.gate.kernel, x, ids, tokens, buckets);
+      if (step.up.kernel->prepare != step.gate.kernel->prepare)
+        up_x = step.template prepare<UpPrepared>(*step.up.kernel, x, ids, tokens, buckets);
+      const int64_t pairs = buckets.expert[buckets.used - 1].first + buckets.expert[buckets.used - 1].count;
+      rows = take<HiddenRows, float>(pairs * step.ffn);
+      prepared = take<HiddenPrepared, char>(pairs * bytes);
+    }
+    int64_t tasks() const { return buckets.used * tiles; }
+    bool is_ready(int64_t expert) const { return countdown.is_followed(expert); }
+    void compute(int64_t task) const {
+      const Buckets::Expert& expert = buckets.expert[task / tiles];
+      const int64_t row = task % tiles * tile, n = std::min(tile, step.ffn - row), end = expert.first + expert.count;
+      for (int64_t i = expert.first; i < end; i += kRowsAtOnce) {
+        const int64_t m = std::min(kRowsAtOnce, end - i);
+        auto* up_tile = take<UpTile, float>(m * tile);
+        float *g[kRowsAtOnce], *u[kRowsAtOnce];
+        for (int64_t j = 0; j < m; ++j) {
+          g[j] = rows + (i + j) * step.ffn + row;
+          u[j] = up_tile + j * tile;
+        }
+        step.gate.product(expert.id, row, n, gate_x + i, m, g);
+        step.up.product(expert.id, step.up_row + row, n, up_x + i, m, u);
+        for (int64_t j = 0; j < m; ++j)
+          for (int64_t c = 0; c < n; c += VL)
+            store_first(g[j] + c, mul(silu(load_first(g[j] + c, n - c)), load_first(u[j] + c, n - c)), n - c);
+      }
+      if (!countdown.last(task / tiles)) return;
+      for (int64_t i = expert.first; i < end; ++i)
+        step.down.kernel->prepare(rows + i * step.ffn, step.ffn, prepared + i * bytes);
+      countdown.follow(task / tiles);
+    }
+
+    const ExpertStep& step;
+    const Buckets& buckets;
+    int64_t bytes, tile, tiles;
+    Countdown countdown;
+    const void *const *gate_x, *const *up_x;
+    float* rows;
+    char* prepared;
+  };
 
   // Prepares each token's row once. Returns a pointer to it for every sorted pair.
   template <class Tag>
@@ -170,39 +226,6 @@ struct ExpertStep {
       }
     });
     return pointers;
-  }
-
-  // silu(gate x) * (up x) of every sorted pair, prepared for the down product.
-  const char* gate_and_up(const Buckets& buckets, const void* const* gate_x, const void* const* up_x) const {
-    const int64_t pairs = buckets.expert[buckets.used - 1].first + buckets.expert[buckets.used - 1].count;
-    const int64_t bytes = down.kernel->prepared_bytes(ffn);
-    float* hidden = take<HiddenRows, float>(pairs * ffn);
-    char* prepared = take<HiddenPrepared, char>(pairs * bytes);
-    const int64_t tile = buckets.tile_rows(ffn, gate.row_bytes + up.row_bytes, 2 * width);
-    const int64_t tiles = ceil_div(ffn, tile);
-    Countdown countdown(buckets.used, tiles);
-    threads.parallel_for(buckets.used * tiles, [&](int64_t task) {
-      const Buckets::Expert& expert = buckets.expert[task / tiles];
-      const int64_t row = task % tiles * tile, n = std::min(tile, ffn - row);
-      for (int64_t i = expert.first; i < expert.first + expert.count; i += kRowsAtOnce) {
-        const int64_t m = std::min(kRowsAtOnce, expert.first + expert.count - i);
-        auto* up_tile = take<UpTile, float>(m * tile);
-        float *g[kRowsAtOnce], *u[kRowsAtOnce];
-        for (int64_t j = 0; j < m; ++j) {
-          g[j] = hidden + (i + j) * ffn + row;
-          u[j] = up_tile + j * tile;
-        }
-        gate.product(expert.id, row, n, gate_x + i, m, g);
-        up.product(expert.id, up_row + row, n, up_x + i, m, u);
-        for (int64_t j = 0; j < m; ++j)
-          for (int64_t c = 0; c < n; c += VL)
-            store_first(g[j] + c, mul(silu(load_first(g[j] + c, n - c)), load_first(u[j] + c, n - c)), n - c);
-      }
-      if (countdown.last(task / tiles))
-        for (int64_t i = expert.first; i < expert.first + expert.count; ++i)
-          down.kernel->prepare(hidden + i * ffn, ffn, prepared + i * bytes);
-    });
-    return prepared;
   }
 
   // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j], then the shared expert. Wide steps run some

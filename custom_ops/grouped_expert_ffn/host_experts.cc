@@ -50,21 +50,14 @@ struct Layer {
              Matrices(spec.down, row_kernel(spec.down_type, spec.activations), spec.ffn),
              spec.up.data ? 0 : spec.ffn} {
     counts = expert_counts(spec.gate.data, spec.experts);
-    job.run = [](void* layer, const Pool&) { static_cast<Layer*>(layer)->run(); };
-    job.user = this;
   }
-  void start(const HostStep& given) {
-    asked = given, step.k = given.k;
-    bool any = false;
-    for (int64_t i = 0; i < given.tokens * given.k; ++i) {
-      const int64_t id = given.ids[i];
-      any |= id >= 0;
-      if (id != kNoExpert) counts[id < 0 ? -1 - id : id].fetch_add(1, std::memory_order_relaxed);
-    }
-    if (any)
-      pool.start(job);
-    else
-      job.failed = false;
+  void answer(const HostStep& asked) {
+    if (asked.last) pool.close(asked.mail);
+    step.k = asked.k;
+    for (int64_t i = 0; i < asked.tokens * asked.k; ++i)
+      if (const int64_t id = asked.ids[i]; id != kNoExpert)
+        counts[id < 0 ? -1 - id : id].fetch_add(1, std::memory_order_relaxed);
+    step.products(asked.x, asked.ids, asked.tokens, asked.rows);
   }
   bool gather(const HostGather& wanted) const {
     return done_by(pool, [&wanted](const Pool& threads) {
@@ -92,13 +85,10 @@ struct Layer {
                           (step.up_row ? 0 : step.up.rows * step.up.row_bytes);
     return done ? seconds / static_cast<double>(tokens * bytes) : 0;
   }
-  void run() const { step.products(asked.x, asked.ids, asked.tokens, asked.rows); }
 
   Pool& pool;
   ExpertStep<Pool> step;
-  HostStep asked{};
   ExpertCounts counts = nullptr;
-  Pool::Job job{};
 };
 
 }  // namespace
@@ -114,8 +104,12 @@ const HostExperts* host_experts() {
     }
   };
   functions.drop = [](void* layer) { delete static_cast<Layer*>(layer); };
-  functions.start = [](void* layer, const HostStep& step) { static_cast<Layer*>(layer)->start(step); };
-  functions.wait = [](void* layer) { return static_cast<Layer*>(layer)->pool.wait(static_cast<Layer*>(layer)->job); };
+  functions.open = [](const HostStep& step) {
+    static_cast<Layer*>(step.experts)->pool.open({step.mail, [](uint64_t mail) {
+                                                    const auto* step = reinterpret_cast<const HostStep*>(mail);
+                                                    static_cast<Layer*>(step->experts)->answer(*step);
+                                                  }});
+  };
   functions.gather = [](void* layer, const HostGather& wanted) { return static_cast<Layer*>(layer)->gather(wanted); };
   functions.row_seconds = [](void* layer) { return static_cast<Layer*>(layer)->row_seconds(); };
   return &functions;

@@ -2,6 +2,7 @@
 // the host program hands from the one library to the other.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,14 +19,19 @@ struct HostExpertsSpec {
 };
 
 constexpr int64_t kNoExpert = INT64_MIN;  // in place of an id that is bad
+constexpr uint64_t kHostAnswered = 0, kHostFailed = 1;
 
-// What is computed for a step: rows [tokens * k, width] of the pairs whose id is not negative, see
-// ExpertStep::products. Memory of the caller that both sides can reach.
+// What a GPU has the host compute: rows [tokens * k, width] of the pairs whose id is not negative, see
+// ExpertStep::products. Its address in `mail` asks for it; kHostAnswered takes its place, or kHostFailed for want of
+// memory. What it points to both sides can reach.
 struct HostStep {
   const float* x;      // [tokens, width]
   const int64_t* ids;  // [tokens, k]; -1 - id for an expert that is computed elsewhere, or kNoExpert
   float* rows;
   int64_t tokens, k;
+  void* experts;  // the layer's
+  std::atomic<uint64_t>* mail;
+  bool last;  // that is asked for before `open` is called again
 };
 
 // A part of weights on their way: `bytes` bytes, of which the first goes to place `at` of a buffer.
@@ -46,10 +52,8 @@ struct HostExperts {
   // Experts of a layer; nullptr, and why not in `problem`.
   void* (*make)(const HostExpertsSpec& spec, char* problem, size_t size);
   void (*drop)(void* experts);
-  // Begins a step, and returns. One at a time for each layer.
-  void (*start)(void* experts, const HostStep& step);
-  // Waits until its rows are there; false for want of memory.
-  bool (*wait)(void* experts);
+  // Has the threads look for mail, until they have found the last step; returns at once.
+  void (*open)(const HostStep& step);
   // Copies by all threads, and returns when that is done; false for want of memory.
   bool (*gather)(void* experts, const HostGather& wanted);
   // Seconds for a row and a byte of its expert where there are many rows, measured; 0 for want of memory.

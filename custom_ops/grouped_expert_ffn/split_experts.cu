@@ -1,67 +1,22 @@
 // SplitExperts: the experts that the device has are computed there, the others by the CPU library at the same time.
 // Each pair's row of products is the same wherever it is made, and the device sums them in slot order.
 //
-// A stream's order is all that the two sides need: a kernel hands rows and choices over in memory that both reach, a
-// host function lets the host begin, the device makes its own rows, and another host function waits for the host's
-// before the sum reads them where they are. Nothing is copied, and a captured graph replays all of it. In long steps of
-// prompts the weights of the host's experts may go to the device instead, see streamed_experts.cuh.
+// The two sides talk by a word in memory that both reach: a kernel hands rows and choices over and leaves the address
+// of a HostStep there, where a thread of the CPU's looks for it; the device makes its own rows; then a kernel waits for
+// the host's answer, and the sum reads the host's rows where they are. Nothing is copied. That the thread looks is what
+// a host function has it do, ahead of the first layer of a captured graph, until it has found the last one. In long
+// steps of prompts the weights of the host's experts may go to the device instead, see streamed_experts.cuh.
 #include <map>
 #include <mutex>
+#include <thread>
+#include <utility>
 
-#include "../cuda/shared_memory.cuh"
+#include "host_part.cuh"
 #include "signature.h"
 #include "streamed_experts.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
-
-constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that shared memory stays bounded
-
-// A part of a step on both sides.
-struct Part {
-  float* x;      // [tokens, width], of tokens that the host has something to do for
-  float* rows;   // [tokens * k, width], of its pairs
-  int64_t* ids;  // [tokens, k] of HostStep
-
-  Part(Lane& lane, int64_t tokens, int64_t k, int64_t width) {
-    const auto rounded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
-    const int64_t x_bytes = rounded(tokens * width * 4), ids_bytes = rounded(tokens * k * 8);
-    char* memory = lane.take(static_cast<size_t>(x_bytes + ids_bytes + rounded(tokens * k * width * 4)));
-    x = reinterpret_cast<float*>(memory);
-    ids = reinterpret_cast<int64_t*>(memory + x_bytes);
-    rows = reinterpret_cast<float*>(memory + x_bytes + ids_bytes);
-  }
-};
-
-// What a token chose, and where the device has it.
-struct Choices {
-  const int64_t* ids;  // [tokens, k], which may be bad
-  const int* slots;    // [experts]
-  int k, experts;
-
-  __device__ bool good(int64_t id) const { return id >= 0 && id < experts; }
-  __device__ bool on_host(int64_t id) const { return good(id) && slots[id] < 0; }
-};
-
-// grid: [parts of a row, tokens].
-__global__ void __launch_bounds__(kThreads) hand_over(const float* x, int width, const Choices choices,
-                                                      int64_t first_token, const Part part, ErrorRecord* record) {
-  const int64_t token = blockIdx.y, *ids = choices.ids + token * choices.k;
-  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  bool any = false;
-  for (int j = 0; j < choices.k; ++j) any |= choices.on_host(ids[j]);
-  if (any && column < width) part.x[token * width + column] = x[token * width + column];
-  if (blockIdx.x) return;
-  for (int j = static_cast<int>(threadIdx.x); j < choices.k; j += kThreads)
-    part.ids[token * choices.k + j] = !choices.good(ids[j])     ? kNoExpert
-                                      : choices.on_host(ids[j]) ? ids[j]
-                                                                : -1 - ids[j];
-  if (threadIdx.x) return;
-  for (int j = 0; j < choices.k; ++j)
-    if (!choices.good(ids[j]))
-      return report(record, Operator::grouped_expert_ffn, Reason::expert_id, ids[j], first_token + token, j,
-                    choices.experts);
-}
 
 // grid: [parts of a row, tokens]. Where a pair's row is: at its sorted index among the device's, or at its own among
 // the host's.
@@ -96,6 +51,8 @@ struct SplitExperts : SplitExpertsSignature {
         threads_(static_cast<int>(info.integer("threads", 1))),
         places_(reinterpret_cast<const int*>(info.integer("places", 0))),  // NOLINT(performance-no-int-to-ptr)
         batch_bytes_(info.integer("batch_bytes", kBatchBytes)),
+        begins_(info.integer("begins", 0) != 0),
+        ends_(info.integer("ends", 0) != 0),
         kernels_(info) {
     if (!host) fail("the CPU library's experts are not known");
     activations_ = info.text("activations", "float32");
@@ -126,11 +83,7 @@ struct SplitExperts : SplitExpertsSignature {
   struct Layer {
     void* made = nullptr;
     cudaStream_t stream = nullptr;
-    struct Call {
-      void* layer;
-      HostStep step;
-    };
-    std::map<int64_t, Call> calls;  // by tokens; the address of one stays
+    std::map<std::pair<int64_t, bool>, HostStep> steps;  // by tokens, and whether it is the last; addresses stay
 
     Layer() = default;
     Layer(const Layer&) = delete;
@@ -205,23 +158,34 @@ struct SplitExperts : SplitExpertsSignature {
     const Choices choices{context.input(1).as<int64_t>() + first * k, context.input(8).as<int>(), static_cast<int>(k),
                           static_cast<int>(all.experts)};
     const cudaStream_t stream = layer_.stream;
-    const dim3 grid(blocks_of(width, kThreads), static_cast<unsigned>(count));
     const Part part(lane, count, k, width);
-    launch(hand_over, grid, kThreads, 0, stream, x, width, choices, first, part, error_record());
-    Layer::Call& call = layer_.calls[count];
-    call = {layer_.made, {part.x, part.ids, part.rows, count, k}};
-    check(cudaLaunchHostFunc(stream, begin, &call), "a call of the host");
     const Arena::Memory plan_memory = arena_.take<int>(slots ? Plan::size(pairs, slots) : 0);
     const Arena::Memory products = arena_.take<float>(slots ? pairs * width : 0);
     const Plan plan(plan_memory.as<int>(), pairs, slots);
-    if (slots) {
-      launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, 0, first, plan,
-             error_record());
-      multiply(held(context, all, slots), {x, nullptr, count, k}, plan, 0, products.as<float>(), arena_, stream);
+
+    const bool alone = by_calls() || !captured();  // if it fails, nobody looks for those that would have followed
+    const bool last = alone || (ends_ && first + count == all.tokens);
+    HostStep& step = layer_.steps[{count, last}];
+    step = {part.x, part.ids, part.rows, count, k, layer_.made, lane.mail(), last};
+    auto* mail = reinterpret_cast<uint64_t*>(step.mail);
+    if (alone || (begins_ && !first)) call(open, step);
+    launch(hand_over, 1, kHandThreads, 0, stream, x, width, choices, count, first, part, mail,
+           reinterpret_cast<uint64_t>(&step), error_record());
+    const auto await = [&] { launch(await_host, 1, 1, 0, stream, mail, error_record()); };
+    try {
+      if (slots) {
+        launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, 0, first, plan,
+               error_record());
+        multiply(held(context, all, slots), {x, nullptr, count, k}, plan, 0, products.as<float>(), arena_, stream);
+      }
+    } catch (const std::exception&) {
+      await();  // before other mail lies there
+      throw;
     }
-    check(cudaLaunchHostFunc(stream, end, &call), "a call of the host");
-    launch(sum_both, grid, kThreads, 0, stream, products.as<float>(), plan.sorted, plan.good, part.rows, choices,
-           sum_of(context, all, first, y));
+    if (by_calls()) call(wait, step);
+    await();
+    launch(sum_both, dim3(blocks_of(width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
+           products.as<float>(), plan.sorted, plan.good, part.rows, choices, sum_of(context, all, first, y));
   }
 
   // All on the device.
@@ -242,19 +206,29 @@ struct SplitExperts : SplitExpertsSignature {
            products.as<float>(), plan.sorted, sum_of(context, all, first, y), plan.good);
   }
 
-  static void begin(void* user) {
-    const auto* call = static_cast<Layer::Call*>(user);
-    host->start(call->layer, call->step);
+  bool captured() const {
+    cudaStreamCaptureStatus status{};
+    check(cudaStreamIsCapturing(layer_.stream, &status), "whether a step is captured");
+    return status != cudaStreamCaptureStatusNone;
   }
-  static void end(void* user) {
-    if (!host->wait(static_cast<Layer::Call*>(user)->layer))
-      report_from_host(Operator::grouped_expert_ffn, Reason::host_memory);
+  // Whether functions of the host begin and end each layer, to be compared with kernels that wait.
+  static bool by_calls() {
+    static const bool set = std::getenv("TRIGRAPH_HOST_CALLS") != nullptr;
+    return set;
+  }
+  void call(void (*function)(void*), HostStep& step) const {
+    check(cudaLaunchHostFunc(layer_.stream, function, &step), "a call of the host");
+  }
+  static void open(void* step) { host->open(*static_cast<HostStep*>(step)); }
+  static void wait(void* step) {
+    while (*static_cast<HostStep*>(step)->mail > kHostFailed) std::this_thread::yield();
   }
 
   Arena arena_;
   int threads_;
   const int* places_;  // [experts] slots as in input `slots`, in the host's memory; nullptr: no weights are copied
   int64_t batch_bytes_;
+  bool begins_, ends_;  // the first and the last of a graph's nodes
   ExpertKernels kernels_;
   std::string activations_, gate_type_, up_type_, down_type_;
   Layer layer_;

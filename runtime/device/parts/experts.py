@@ -89,6 +89,8 @@ def split(model: ModelProto, share: GpuShare, threads: int, places: Mapping[str,
         node.input.extend([""] * (_INPUTS - len(node.input)) + [table.name, *(part.name for part in parts)])
         node.attribute.append(helper.make_attribute("threads", threads))
         node.attribute.append(helper.make_attribute("places", places.get(gate, 0)))
+    for (node, _), name in zip(nodes[:1] + nodes[-1:], ("begins", "ends"), strict=False):
+        node.attribute.append(helper.make_attribute(name, 1))
 
 
 def pieces(graph: onnx.GraphProto, weights: Iterable[str], tables: set[str]) -> list[list[str]]:

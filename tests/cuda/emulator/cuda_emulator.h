@@ -3,6 +3,8 @@
 // NaN, and a barrier that some thread never reaches ends the process. Only what the kernels use is here.
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -101,6 +103,13 @@ inline void check_zones(const char* memory, size_t bytes, size_t zone) {
   if (std::any_of(memory, memory + zone, written)) die("a kernel wrote before its scratch memory");
   const char* end = memory + zone + bytes;
   if (std::any_of(end, end + zone, written)) die("a kernel wrote behind its scratch memory");
+}
+
+// The host's threads run beside a kernel, which gives them a processor while it looks for what they write.
+inline void write_to_host(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+inline uint64_t read_from_host(const uint64_t* word) {
+  sched_yield();
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
 }  // namespace emulator

@@ -63,6 +63,10 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*function)(void*), void* data
   function(data);
   return cudaSuccess;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 
 struct CUevent_st {

@@ -29,6 +29,11 @@ enum cudaStreamCaptureMode {
   cudaStreamCaptureModeThreadLocal,
   cudaStreamCaptureModeRelaxed
 };
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone,
+  cudaStreamCaptureStatusActive,
+  cudaStreamCaptureStatusInvalidated
+};
 struct cudaPointerAttributes {
   int type, device;
   void *devicePointer, *hostPointer;
@@ -60,6 +65,7 @@ HOST_C_CALL cudaError_t cudaMemGetInfo(size_t* left, size_t* total);
 HOST_C_CALL cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 HOST_C_CALL cudaError_t cudaStreamDestroy(cudaStream_t stream);
 HOST_C_CALL cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data);
+HOST_C_CALL cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 HOST_C_CALL cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 HOST_C_CALL cudaError_t cudaEventCreate(cudaEvent_t* event);
 HOST_C_CALL cudaError_t cudaEventDestroy(cudaEvent_t event);

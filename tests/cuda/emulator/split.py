@@ -3,6 +3,9 @@
 tests/cuda/test_cuda.py runs this with the library of the emulator, tools/gpu.py on a GPU.
 """
 
+import ctypes
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -36,10 +39,10 @@ def model_of(domain: str, op_type: str, inputs: Arrays, names: list[str], **attr
     return helper.make_model(graph, opset_imports=opsets, ir_version=11)
 
 
-def run(model: onnx.ModelProto, library: str, inputs: Arrays) -> NDArray[Any]:
-    """Two runs, and what kernels report."""
+def run(model: onnx.ModelProto, library: str, inputs: Arrays, host: int | None = None) -> NDArray[Any]:
+    """Two runs, and what kernels report. `host`: the address of functions in the CPU library's place."""
     functions = CudaLibrary(device("cuda").path)
-    functions.use_host_experts(host_experts())
+    functions.use_host_experts(host or host_experts())
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(str(device(library).path))
@@ -120,6 +123,34 @@ def test_a_bad_expert_id_is_an_error(held: int, tokens: int, monkeypatch: pytest
     model = model_of(CUDA_DOMAIN, SPLIT, inputs, PLAIN + HELD, places=places.ctypes.data, **layer.attributes)
     with pytest.raises(Exception, match=r"holds expert 8 at token 3, slot 1: input gate has 8 experts"):
         run(model, "cuda", inputs)
+
+
+def test_a_host_without_memory_is_an_error() -> None:
+    """And the next step is right."""
+    names = ("make", "drop", "open", "gather", "row_seconds")
+    functions = dict(zip(names, (ctypes.c_void_p * len(names)).from_address(host_experts()), strict=True))
+
+    def answer(mail: ctypes.c_uint64) -> None:
+        while mail.value <= 1:
+            time.sleep(0.001)
+        mail.value = 1  # kHostFailed
+
+    def open_mailbox(step: int) -> None:
+        mail = ctypes.c_uint64.from_address(ctypes.c_uint64.from_address(step + 48).value)
+        threading.Thread(target=answer, args=(mail,)).start()
+
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(open_mailbox)
+    functions["open"] = ctypes.cast(callback, ctypes.c_void_p).value
+    failing = (ctypes.c_void_p * len(names))(*functions.values())
+    layer = Layer(**SHAPES[0])
+    inputs = plain_inputs(layer, 2, shared=False)
+    given = split_inputs(inputs, 2, seed=1)
+    model = model_of(CUDA_DOMAIN, SPLIT, given, PLAIN + HELD, **layer.attributes)
+    with pytest.raises(Exception, match="the host has no memory left"):
+        run(model, "cuda", given, ctypes.addressof(failing))
+    with portable_kernels():
+        expected = run(model_of(DOMAIN, "GroupedExpertFFN", inputs, PLAIN, **layer.attributes), "cpu", inputs)
+    assert same_bits(run(model, "cuda", given), expected)
 
 
 def test_stacks_that_do_not_fit_are_errors() -> None:

@@ -17,10 +17,12 @@ FAKE_CUDA_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureM
   std::swap(*mode, capture_mode);
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, int* status) {
+FAKE_CUDA_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   const Guard guard(device().lock);
   const auto& capture = device().stream(stream).capture;
-  *status = !capture ? 0 : capture->broken ? 2 : 1;
+  *status = !capture           ? cudaStreamCaptureStatusNone
+            : !capture->broken ? cudaStreamCaptureStatusActive
+                               : cudaStreamCaptureStatusInvalidated;
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int) {
