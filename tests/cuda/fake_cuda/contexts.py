@@ -30,6 +30,20 @@ def test_many_rows_in_a_long_context(tmp_path: Path, gpu: FakeDevice, context: i
     assert blocks and all(count > 2 * tiles for count in blocks)
 
 
+@pytest.mark.parametrize("geometry", ["qwen3.6-35b-a3b", "qwen3.6-27b"])
+def test_memory_of_a_prompt_whatever_the_layers(tmp_path: Path, gpu: FakeDevice, geometry: str) -> None:
+    """What a layer makes goes before the next one does."""
+
+    def taken(layers: int) -> int:
+        model = write_hollow(geometry, tmp_path / f"{layers}.gguf", layers=layers, vocab=1000)
+        engine = load(model, device="cuda", context=2048, sequences=1)
+        before = gpu.allocated()
+        engine.steps.prefill([engine.steps.new_sequence()], [[1] * 1024])
+        return gpu.allocated() - before
+
+    assert taken(16) == taken(4)
+
+
 def test_prompts_of_ever_more_tokens(tmp_path: Path, gpu: FakeDevice) -> None:
     """A step that is a little larger than all before takes no memory of its own."""
     model = write_hollow("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=1000)
