@@ -22,10 +22,10 @@ class NormedBlockMatMul : public NormedBlockMatMulSignature {
     const int64_t count_of_rows = context.input(0).dims[0];
     // What no other node reads is scratch memory: ONNX Runtime would keep an output until the step ends.
     const bool meets_y = some_plain_ || norm.both() > kStaged;
-    const Arena::Memory y = arena_.take<float>(!norm.y && meets_y ? count_of_rows * norm.both() : 0);
-    const Arena::Memory prepared = arena_.take<char>(norm.prepared ? 0 : count_of_rows * norm.prepared_bytes);
-    if (!norm.y) norm.y = y.as<float>();
-    if (!norm.prepared) norm.prepared = prepared.as<char>();
+    const Arena::Memory float_rows = arena_.take<float>(!norm.y && meets_y ? count_of_rows * norm.both() : 0);
+    const Arena::Memory int8_rows = arena_.take<char>(norm.prepared ? 0 : count_of_rows * norm.prepared_bytes);
+    if (!norm.y) norm.y = float_rows.as<float>();
+    if (!norm.prepared) norm.prepared = int8_rows.as<char>();
     const ActivationRows rows{norm.y, norm.prepared, norm.both(), count_of_rows};
     std::vector<Product> products;
     for (int i = 0; i < count; ++i) {

@@ -1,6 +1,7 @@
 """Several nodes of a graph as one, for the CUDA library, and rows that are quantised once: the same bits, faster.
 
-Packages keep the operators that every device has; these exist in the CUDA library alone (domain `trigraph.cuda`).
+Packages keep the operators that every device has; these exist in the CUDA library alone (domain `trigraph.cuda`), which
+has those of ONNX itself, too: so no step needs a kernel of ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from trigraph.models.tensor_types import FLOAT_TYPES
 from trigraph.runtime.device.parts.experts import CUDA_DOMAIN
 
 _MOST_JOINED = 8  # inputs of a JoinColumns
+_STANDARD = ("Reshape", "Gather", "ScatterND", "Mul", "Div", "Tanh")
+"""ONNX's operators that the library has, as far as graphs need them."""
 _OPTIONAL = {"RMSNorm": (1,), "PreparedRMSNorm": (1,), "NormedBlockMatMul": (0, 1, 2)}
 """Outputs that a node need not have."""
 
@@ -45,6 +48,8 @@ class _Fusion:
         for before, node in zip([None, *self._nodes], self._nodes, strict=False):
             if node.op_type == "Concat":
                 self._join(node)
+            if node.op_type in _STANDARD:
+                self._fused[id(node)] = _node(node.op_type, node, node.input, node.output, _attributes(node))
             if node.domain != DOMAIN:
                 continue
             if node.op_type == "GroupedExpertFFN":
