@@ -21,7 +21,7 @@ const OrtCustomOp* paged_kv_write_last_rows_f32();
 const OrtCustomOp* paged_kv_write_last_rows_q8_0();
 std::vector<const OrtCustomOp*> standard_operators();
 
-std::vector<const OrtCustomOp*> device_operators() {
+std::vector<const OrtCustomOp*> fused_operators() {
   std::vector<const OrtCustomOp*> all = {prepared_rms_norm(),
                                          prepared_block_matmul(),
                                          normed_block_matmul(),
@@ -50,7 +50,7 @@ OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi* api, const char*
 
 OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
   OrtStatus* status = add_domain(options, api, "trigraph", operators());
-  return status ? status : add_domain(options, api, "trigraph.cuda", device_operators());
+  return status ? status : add_domain(options, api, "trigraph.cuda", fused_operators());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Shapes alone change: the result is the input's own memory, but for a result of the graph.
+// Changes the shape alone: the output is the input's own memory, unless it is a result of the graph.
 template <class T, DType kType>
 struct Reshape {
   static constexpr const char* kName = "Reshape";
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) gather(const T* data, int64_t width,
   y[at] = data[row * width + index];
 }
 
-// Of a vector its values, or of rows their columns.
+// Takes values of a vector, or columns of rows.
 template <class T, DType kType>
 struct Gather {
   static constexpr const char* kName = "Gather";
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < width; i += kThreads) y[row * width + i] = from[i];
 }
 
-// Rows in the place of some: of equal places the last one counts.
+// Puts rows in the place of some: of equal places the last one counts.
 struct ScatterND {
   static constexpr const char* kName = "ScatterND";
   static constexpr Argument kInputs[] = {{"data", DType::f32}, {"indices", DType::i64}, {"updates", DType::f32}};
