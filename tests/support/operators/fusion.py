@@ -17,9 +17,9 @@ Arrays = Mapping[str, Any]
 
 
 def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    """A node of our domain; `-` is an absent input."""
-    names = ["" if name == "-" else name for name in inputs.split()]
-    return helper.make_node(op_type, names, outputs.split(), domain=DOMAIN, **attributes)
+    """A node of our domain; `-` is an absent input or output."""
+    taken, made = (["" if name == "-" else name for name in names.split()] for names in (inputs, outputs))
+    return helper.make_node(op_type, taken, made, domain=DOMAIN, **attributes)
 
 
 def model_of(nodes: Sequence[onnx.NodeProto], inputs: Arrays, outputs: Mapping[str, type]) -> onnx.ModelProto:
