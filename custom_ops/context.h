@@ -129,9 +129,13 @@ class Context {
   }
 
   Tensor output(size_t index, std::initializer_list<int64_t> shape) const {
-    return output(index, shape.begin(), static_cast<int>(shape.size()));
+    return output(index, shape.begin(), static_cast<int>(shape.size()), false);
   }
-  Tensor output_like(size_t index, const Tensor& other) const { return output(index, other.dims, other.rank); }
+  Tensor output_like(size_t index, const Tensor& other) const { return output(index, other.dims, other.rank, false); }
+  // One that a node leaves unnamed, as nobody reads it, has data == nullptr.
+  Tensor optional_output(size_t index, std::initializer_list<int64_t> shape) const {
+    return output(index, shape.begin(), static_cast<int>(shape.size()), true);
+  }
 
   // Where a GPU provider enqueues work; nullptr on a CPU.
   void* gpu_stream() const {
@@ -147,13 +151,14 @@ class Context {
   void parallel_for(int64_t count, Body&& body) const;
 
  private:
-  Tensor output(size_t index, const int64_t* dims, int rank) const {
+  Tensor output(size_t index, const int64_t* dims, int rank, bool optional) const {
     Tensor tensor;
     tensor.rank = rank;
     for (int i = 0; i < rank; ++i) tensor.dims[i] = dims[i];
     OrtValue* value = nullptr;
     api_.check(api_->KernelContext_GetOutput(context_, index, dims, rank, &value), "GetOutput");
-    api_.check(api_->GetTensorMutableData(value, &tensor.data), "GetTensorMutableData");
+    if (!value && !optional) fail("output %zu has no name", index);
+    if (value) api_.check(api_->GetTensorMutableData(value, &tensor.data), "GetTensorMutableData");
     return tensor;
   }
 

@@ -37,6 +37,7 @@ enum class Reason : int {
   ngram_constant,
   group,
   host_rows_memory,
+  gather_index,
 };
 
 // Every number is a long long.
@@ -71,7 +72,8 @@ constexpr const char* kSentences[] = {
     "inputs moduli[%lld], offsets[%lld] are %lld, %lld, expected at least 1 and 0, and a sum below 2^63",
     "input groups[%lld][%lld] is %lld, not one of %lld groups in ascending order",
     "the host has no memory left to read rows with",
+    "input indices[%lld] is %lld, outside [0, %lld)",
 };
-static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::host_rows_memory) + 1);
+static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::gather_index) + 1);
 
 }  // namespace trigraph

@@ -65,8 +65,8 @@ struct NormedBlockMatMulSignature : BlockMatMulSignature {
                                          {"weight_2", DType::any, true},
                                          {"weight_3", DType::any, true}};
   static constexpr Argument kOutputs[] = {
-      {"normed", DType::f32},    {"sum", DType::f32, true}, {"prepared", DType::u8},  {"y", DType::f32},
-      {"y_1", DType::f32, true}, {"y_2", DType::f32, true}, {"y_3", DType::f32, true}};
+      {"normed", DType::f32, true}, {"sum", DType::f32, true}, {"prepared", DType::u8, true}, {"y", DType::f32},
+      {"y_1", DType::f32, true},    {"y_2", DType::f32, true}, {"y_3", DType::f32, true}};
   using BlockMatMulSignature::BlockMatMulSignature;
 };
 

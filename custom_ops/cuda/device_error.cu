@@ -6,10 +6,10 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr const char* kOps[] = {"BlockGather",    "GatedDeltaNet",   "GroupedExpertFFN", "PagedKVWrite",
-                                "PagedAttention", "LastRows",        "PreviousRows",     "PositionRows",
-                                "PatchAttention", "NgramRows",       "NgramMix",         "PagedIndexWrite",
-                                "PagedSelect",    "HostBlockGather", "BlockConvolution", "CandidateEdges"};
+constexpr const char* kOps[] = {
+    "BlockGather",  "GatedDeltaNet",   "GroupedExpertFFN", "PagedKVWrite",   "PagedAttention", "LastRows",
+    "PreviousRows", "PositionRows",    "PatchAttention",   "NgramRows",      "NgramMix",       "PagedIndexWrite",
+    "PagedSelect",  "HostBlockGather", "BlockConvolution", "CandidateEdges", "Gather",         "ScatterND"};
 
 ErrorRecord* made = nullptr;  // once the first kernel needs it
 

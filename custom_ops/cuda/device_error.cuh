@@ -27,7 +27,9 @@ enum class Operator : int {
   paged_select,
   host_block_gather,
   block_convolution,
-  candidate_edges
+  candidate_edges,
+  gather,
+  scatter_nd
 };
 
 // Written by the device, read by the host.

@@ -19,18 +19,21 @@ const OrtCustomOp* join_columns();
 const OrtCustomOp* paged_kv_write_last_rows_f16();
 const OrtCustomOp* paged_kv_write_last_rows_f32();
 const OrtCustomOp* paged_kv_write_last_rows_q8_0();
+std::vector<const OrtCustomOp*> standard_operators();
 
 std::vector<const OrtCustomOp*> fused_operators() {
-  return {prepared_rms_norm(),
-          prepared_block_matmul(),
-          normed_block_matmul(),
-          mixture_of_experts(),
-          split_experts(),
-          host_block_gather(),
-          join_columns(),
-          paged_kv_write_last_rows_f16(),
-          paged_kv_write_last_rows_f32(),
-          paged_kv_write_last_rows_q8_0()};
+  std::vector<const OrtCustomOp*> all = {prepared_rms_norm(),
+                                         prepared_block_matmul(),
+                                         normed_block_matmul(),
+                                         mixture_of_experts(),
+                                         split_experts(),
+                                         host_block_gather(),
+                                         join_columns(),
+                                         paged_kv_write_last_rows_f16(),
+                                         paged_kv_write_last_rows_f32(),
+                                         paged_kv_write_last_rows_q8_0()};
+  for (const OrtCustomOp* op : standard_operators()) all.push_back(op);
+  return all;
 }
 
 namespace {

@@ -3,6 +3,7 @@ set(CUDA_SOURCES
   operators.cc
   cuda/library.cu
   cuda/memory.cu
+  cuda/standard.cu
   cuda/draw.cu
   cuda/walk.cu
   cuda/device_error.cu

@@ -8,7 +8,6 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int kNormThreads = 512;
-constexpr int kStaged = 8192;  // elements of a row in shared memory
 
 // grid: [rows]. A row too wide for shared memory is staged where its norm goes.
 __global__ void __launch_bounds__(kNormThreads) normalize_rows(const __grid_constant__ Norm norm) {
@@ -31,7 +30,7 @@ struct RMSNorm : RMSNormSignature {
     check(x, weight, residual);
     context.expect_outputs(residual.rank ? 2 : 1);
     const Tensor y = context.output_like(0, x);
-    float* sum = residual.rank ? context.output_like(1, x).as<float>() : nullptr;
+    float* sum = residual.rank ? context.optional_output(1, {x.dims[0], x.dims[1]}).as<float>() : nullptr;
     normalize({x.as<float>(), weight.as<float>(), residual.as<float>(), x.dims[1], nullptr, nullptr, 0, eps,
                y.as<float>(), sum},
               x.dims[0], stream_of(context));
@@ -77,8 +76,8 @@ Norm prepared_norm(const Context& context, float eps) {
   RMSNormSignature::check(x, weight, residual);
   if (other.rank) JoinedRMSNormSignature::check(x, weight, other, other_weight);
   const int64_t rows = x.dims[0], more = other.rank ? other.dims[1] : 0, both = x.dims[1] + more;
-  const Tensor y = context.output(0, {rows, both});
-  float* sum = residual.rank ? context.output_like(1, x).as<float>() : nullptr;
+  const Tensor y = context.optional_output(0, {rows, both});
+  float* sum = residual.rank ? context.optional_output(1, {rows, x.dims[1]}).as<float>() : nullptr;
   const int64_t bytes = prepared_bytes(Layout::int8, both);
   return {x.as<float>(),
           weight.as<float>(),
@@ -90,12 +89,13 @@ Norm prepared_norm(const Context& context, float eps) {
           eps,
           y.as<float>(),
           sum,
-          context.output(2, {rows, bytes}).as<char>(),
+          context.optional_output(2, {rows, bytes}).as<char>(),
           bytes};
 }
 
 void normalize(const Norm& norm, int64_t rows, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(rows);
+  if (!norm.y && norm.both() > kStaged) fail("output y has no name");
   launch_step(rows, normalize_rows, blocks, kNormThreads, 0, stream, norm);
 }
 

@@ -92,7 +92,7 @@ template <int kBlock>
 __device__ __forceinline__ void begin_row(const Norm& norm, int64_t row, bool sums, float* staged, float* factor) {
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
   stage<kBlock>(norm.x + row * width, norm.residual ? norm.residual + row * width : nullptr,
-                norm.residual && sums ? norm.sum + row * width : nullptr, width, staged);
+                norm.sum && sums ? norm.sum + row * width : nullptr, width, staged);
   if (norm.other) stage<kBlock>(norm.other + row * (both - width), nullptr, nullptr, both - width, staged + width);
   __syncthreads();
   if (threadIdx.x < kWarp) {  // half of it for each row
@@ -109,7 +109,7 @@ template <int kBlock>
 __device__ __forceinline__ void norm_row(const Norm& norm, int64_t row, float* staged, float* factor) {
   begin_row<kBlock>(norm, row, true, staged, factor);
   char* prepared = norm.prepared ? norm.prepared + row * norm.prepared_bytes : nullptr;
-  finish_row<kBlock>(norm, staged, factor, norm.y + row * norm.both(), nullptr, prepared,
+  finish_row<kBlock>(norm, staged, factor, norm.y ? norm.y + row * norm.both() : staged, nullptr, prepared,
                      prepared ? prepared + norm.prepared_bytes / 2 : nullptr);
 }
 

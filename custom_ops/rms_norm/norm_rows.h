@@ -12,7 +12,7 @@ struct Norm {
   const float *other = nullptr, *other_weight = nullptr;  // or nullptr
   int64_t other_width = 0;
   float eps = 0;
-  float *y = nullptr, *sum = nullptr;  // [rows, width + other_width]; x + residual, when there is one
+  float *y = nullptr, *sum = nullptr;  // [rows, width + other_width]; x + residual; each nullptr if nobody reads it
   char* prepared = nullptr;            // the rows of y as int8 in both forms (blocks/cuda/products.h), or nullptr
   int64_t prepared_bytes = 0;          // of such a row
 
@@ -22,6 +22,8 @@ struct Norm {
   }
 };
 
+// Rows that are no wider may do without `y`.
+constexpr int kStaged = 8192;
 void normalize(const Norm& norm, int64_t rows, cudaStream_t stream);
 
 // The norm of a node whose first inputs and outputs are those of PreparedRMSNorm, checked.

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.operators.run import Operator
+from support.operators.fusion import model_of, node, session_of
+from support.operators.run import LIBRARY, Operator
 from trigraph.custom_ops.rows.reference import last_rows, previous_rows
 
 LENGTHS = [[1], [5], [1, 1, 1], [3, 1, 7, 2]]
@@ -70,3 +71,12 @@ def test_errors(cu_seqlens: list[int], past_lens: list[int], message: str) -> No
         inputs = [x, np.zeros((len(past_lens), 3), np.float32), inputs[0]]
         with pytest.raises(Exception, match=rf"trigraph\.PreviousRows: .*{message}"):
             Operator("PreviousRows", inputs, [np.float32], {})(*inputs)
+
+
+def test_an_output_without_a_name() -> None:
+    """ONNX Runtime refuses that where an output is no optional one."""
+    inputs = dict(zip(("starts", "past", "x", "also"), step([2, 1]), strict=True))
+    last = node("LastRows", "starts past x also", "one two three -")
+    session = session_of(model_of([last], inputs, {"three": np.float32}), LIBRARY)
+    with pytest.raises(Exception, match=r"trigraph\.LastRows: output 3 has no name"):
+        session.run(["three"], inputs)

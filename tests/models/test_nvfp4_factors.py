@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,8 @@ import numpy as np
 import pytest
 
 from support.host import Host
-from support.models.gguf_bytes import contents, gguf_bytes
 from support.models.random_gguf import Architecture, Item, write_random
+from support.models.scaled import write_scaled
 from support.operators.attention_step import assert_close
 from support.oracles.llama import Llama, log_softmax
 from trigraph.exporter import ExportOptions, export
@@ -21,30 +19,6 @@ from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import open_model
 from trigraph.models.names import scale
 from trigraph.models.reference import Reference
-
-SCALED = (
-    "attn_q.", "attn_output.", "attn_qkv.", "ssm_out.", "ffn_gate", "ffn_up", "ffn_down", "nextn.eh_proj."
-)  # fmt: skip
-
-
-def write_scaled(path: Path, architecture: Architecture, mtp: bool = True) -> Path:
-    """A random model of NVFP4 with factors about 1, and those of activations, which count for nothing here."""
-    rng = np.random.default_rng(3)
-
-    def with_factors(item: Item) -> Iterator[Item]:
-        yield item
-        if len(item.shape) > 1 and "_inp" not in item.name and any(name in item.name for name in SCALED):
-            factor = Item(scale(item.name), item.shape[:-2] or (1,), "norm")
-            yield from (factor, replace(factor, name=factor.name.replace(".scale", ".input_scale")))
-
-    write_random(path, architecture, preset="blocks", dtype="NVFP4", mtp=mtp, edit=with_factors)
-    pairs, tensors = contents(path)
-    for name, entry in tensors.items():
-        if name.endswith("scale"):
-            values = rng.uniform(0.5, 2, len(np.frombuffer(entry.data, np.float32))).astype(np.float32)
-            tensors[name] = replace(entry, data=values.tobytes())
-    path.write_bytes(gguf_bytes(pairs, tensors))
-    return path
 
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])

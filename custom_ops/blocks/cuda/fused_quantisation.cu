@@ -65,7 +65,7 @@ __device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool 
     begin_row<kFewThreads>(norm, row, keeps, own, factor);
     char *own_form = prepared + row * x_bytes, *kept = keeps ? norm.prepared + 2 * row * bytes : nullptr;
     char* other = kept ? kept + (by_runs ? 0 : bytes) : nullptr;
-    finish_row<kFewThreads>(norm, own, factor, own, keeps ? norm.y + int64_t{row} * both : nullptr,
+    finish_row<kFewThreads>(norm, own, factor, own, keeps && norm.y ? norm.y + int64_t{row} * both : nullptr,
                             by_runs ? other : own_form, by_runs ? own_form : other);
     __syncthreads();
     for (int i = threadIdx.x; keeps && i < bytes / 16; i += kFewThreads)

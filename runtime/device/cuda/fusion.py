@@ -1,6 +1,7 @@
 """Several nodes of a graph as one, for the CUDA library, and rows that are quantised once: the same bits, faster.
 
-Packages keep the operators that every device has; these exist in the CUDA library alone (domain `trigraph.cuda`).
+Packages keep the operators that every device has; these exist in the CUDA library alone (domain `trigraph.cuda`), which
+has those of ONNX itself, too: so no step needs a kernel of ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from trigraph.models.tensor_types import FLOAT_TYPES
 from trigraph.runtime.device.parts.experts import CUDA_DOMAIN
 
 _MOST_JOINED = 8  # inputs of a JoinColumns
+_STANDARD = ("Reshape", "Gather", "ScatterND", "Mul", "Div", "Tanh")
+"""ONNX's operators that the library has, as far as graphs need them."""
+_OPTIONAL = {"RMSNorm": (1,), "PreparedRMSNorm": (1,), "NormedBlockMatMul": (0, 1, 2)}
+"""Outputs that a node need not have."""
 
 
 def fuse(model: ModelProto) -> None:
@@ -43,6 +48,8 @@ class _Fusion:
         for before, node in zip([None, *self._nodes], self._nodes, strict=False):
             if node.op_type == "Concat":
                 self._join(node)
+            if node.op_type in _STANDARD:
+                self._fused[id(node)] = _node(node.op_type, node, node.input, node.output, _attributes(node))
             if node.domain != DOMAIN:
                 continue
             if node.op_type == "GroupedExpertFFN":
@@ -55,6 +62,7 @@ class _Fusion:
         nodes = [self._fused.get(id(node), node) for node in self._nodes]
         del self._model.graph.node[:]
         self._model.graph.node.extend(node for node in nodes if node is not None)
+        self._drop_unread()
         if not any(opset.domain == CUDA_DOMAIN for opset in self._model.opset_import):
             self._model.opset_import.add(domain=CUDA_DOMAIN, version=1)
 
@@ -131,6 +139,14 @@ class _Fusion:
         """Rows of float32 side by side: graphs concatenate nothing else."""
         if _attributes(concat)["axis"] == 1 and len(concat.input) <= _MOST_JOINED:
             self._fused[id(concat)] = _node("JoinColumns", concat, concat.input, concat.output, {})
+
+    def _drop_unread(self) -> None:
+        """ONNX Runtime would keep an output that no node reads until the step ends."""
+        read = self._results.union(*(node.input for node in self._model.graph.node))
+        for node in self._model.graph.node:
+            for i in _OPTIONAL.get(node.op_type, ()):
+                if i < len(node.output) and node.output[i] not in read:
+                    node.output[i] = ""
 
     def _read_once(self, name: str) -> bool:
         return len(self._readers[name]) == 1 and name not in self._results

@@ -12,7 +12,7 @@ from trigraph.runtime.device.parts.weights import ExpertLayer, Weights
 WORKING_BYTES = 1 << 30
 """The part of a budget for CUDA itself, and for what steps need beside weights and state."""
 
-_PIECES = ((4096, 9 << 28), (2048, 3 << 28))
+_PIECES = ((4096, 3 << 28), (2048, 1 << 28))
 """Tokens of prompts in a step, and bytes that it needs beyond `WORKING_BYTES`, as counted for the 35B-A3B.
 
 Each step of a long prompt copies the host's experts to the GPU, so longer ones copy less."""

@@ -162,6 +162,12 @@ inline unsigned atomicInc(unsigned* p, unsigned most) {  // blocks run one after
   *p = before >= most ? 0 : before + 1;
   return before;
 }
+inline int atomicMax(int* p, int value) {
+  int before = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (before < value && !__atomic_compare_exchange_n(p, &before, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return before;
+}
 inline int atomicCAS(int* p, int expected, int value) {
   __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;

@@ -1,5 +1,6 @@
 """Attention's scratch memory where contexts are long and texts are not. Nothing is computed."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_many_rows_in_a_long_context(tmp_path: Path, gpu: FakeDevice, context: i
     blocks = [launch.blocks for launch in gpu.launches() if "attend" in launch.kernel]
     tiles = ROWS * 16 // 8  # kv heads with 8 queries each
     assert blocks and all(count > 2 * tiles for count in blocks)
+
+
+@pytest.mark.parametrize("geometry", ["qwen3.6-35b-a3b", "qwen3.6-27b"])
+def test_memory_of_a_prompt_whatever_the_layers(tmp_path: Path, gpu: FakeDevice, geometry: str) -> None:
+    """What a layer makes goes before the next one does; pieces of ONNX Runtime's arena may lie in another way."""
+
+    def taken(layers: int) -> int:
+        gc.collect()  # engines of other tests
+        model = write_hollow(geometry, tmp_path / f"{layers}.gguf", layers=layers, vocab=1000)
+        engine = load(model, device="cuda", context=2048, sequences=1)
+        before = gpu.allocated()
+        engine.steps.prefill([engine.steps.new_sequence()], [[1] * 1024])
+        return gpu.allocated() - before
+
+    assert taken(16) < 1.05 * taken(4)
 
 
 def test_prompts_of_ever_more_tokens(tmp_path: Path, gpu: FakeDevice) -> None:

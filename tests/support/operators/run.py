@@ -54,6 +54,7 @@ OPERATOR_TESTS = (
     "cuda/emulator/drawn.py",
     "cuda/emulator/fused.py",
     "cuda/emulator/split.py",
+    "cuda/emulator/standard.py",
     "cuda/emulator/tables.py",
     "cuda/emulator/walked.py",
 )
