@@ -133,7 +133,6 @@ __device__ __forceinline__ void begin_rows(const FewTask& task, const uint8_t* d
 template <int kMost, class... F>
 __device__ __forceinline__ TileWalk begin(const FewTask& task, const uint8_t* data, int first, int64_t width,
                                           char* rings, int ring_bytes, Types<F...> types) {
-  clear_zeros();
   TileWalk walk(task, data, width, first);
   with_type(task.type, types, [&](auto type) {
     if constexpr (kTiled<decltype(type)>)
@@ -230,6 +229,7 @@ __device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parke
 #pragma unroll 1
     for (int count = 0;; count = tasks.m) {
       if (count) {
+        clear_zeros();
         bring(prepared);
         __syncthreads();
         parked.restore(walk);
@@ -238,6 +238,7 @@ __device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parke
       if (count) break;
     }
   } else {
+    if constexpr (kMost == 1) clear_zeros();
     bring(prepared);
     __syncthreads();
     parked.restore(walk);

@@ -23,19 +23,23 @@ constexpr bool kTiled = kAlwaysTiled<F> || std::is_same_v<F, Q8_0>;  // Q8_0: ro
 template <class F>
 constexpr int kSlot = kTile * kTileStride<F>;
 
+// Bytes from those 16 on to a block's end, at most. In all places of a block they are as many pieces of 16.
+template <class F>
+constexpr int kReach = F::kBytes + (F::kBytes % 16 ? 14 : 0);
+
 // Asks for the blocks of a weight row that a warp meets at once, of which the lane takes every fourth 16 bytes, those
 // `first` bytes from p on, `left` blocks at most, to the row's place in a stage. Nothing behind `end` is read.
 template <class F>
 __device__ __forceinline__ void ask_row(const uint8_t* p, int first, int left, const uint8_t* end, char* row) {
-  const int shift = shift_of<F>(low_word(p));
-  const uint8_t* from = p - shift + first;
+  static_assert((kReach<F> - 1) / 16 == (F::kBytes - 1) / 16);
+  const uint8_t* from = p - shift_of<F>(low_word(p)) + first;
   char* to = row + first;
 #pragma unroll
   for (int i = 0; i < kPieces<F>; ++i, from += kSuper / F::kBlock * F::kBytes, to += kPieceStride<F>) {
 #pragma unroll
     for (int at = 0; at < kPieceStride<F>; at += 64) {
       const bool whole = at + 64 <= F::kBytes, inside = whole || F::kBytes % 16 == 0;
-      if ((whole || at + first < F::kBytes + shift) && (kPieces<F> == 1 || i < left))
+      if ((whole || at + first < kReach<F>) && (kPieces<F> == 1 || i < left))
         copy_ahead(to + at, from + at, inside ? 16 : static_cast<int>(min(int64_t{16}, end - from - at)));
     }
   }

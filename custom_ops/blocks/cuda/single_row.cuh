@@ -6,7 +6,7 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// 16 bytes in shared memory, cleared by the first thread before a barrier.
+// 16 bytes in shared memory, which the first thread clears before a barrier.
 __device__ __forceinline__ uint4* zeros() {
   __shared__ uint4 piece;
   return &piece;
