@@ -24,7 +24,7 @@ struct OwnColumns {
       : x(x),
         own(x + kept<int>(threadIdx.x % 8 * kRun + threadIdx.x % kWarp / 8 % 2 * 16)),
         sums(x + kept<int>(kSuper + threadIdx.x % kWarp / 8 * 16)) {}
-  // Of runs 2 i and 2 i + 1.
+  // What the lane gives load_matrices for runs 2 i and 2 i + 1.
   __device__ __forceinline__ const void* runs(int super, int i) const {
     return i == pair ? static_cast<const void*>(own + super) : zeros();
   }

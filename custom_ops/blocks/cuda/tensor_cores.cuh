@@ -53,7 +53,7 @@ __device__ __forceinline__ void run_dots(const uint32_t* a, const uint32_t* b, i
 #endif
 }
 
-// Adds to d what run_dots makes of unsigned bytes.
+// Adds to d what run_dots makes of unsigned bytes of A.
 __device__ __forceinline__ void add_runs(const uint32_t* a, const uint32_t* b, int* d) {
 #if defined(__CUDACC__)
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -64,7 +64,7 @@ __device__ __forceinline__ void add_runs(const uint32_t* a, const uint32_t* b, i
   emulator::multiply<uint8_t, int8_t, 2>(a, b, d);
 #endif
 }
-// The same for half of their columns and rows.
+// Adds to d what half_dots would make of unsigned bytes of A with signed ones of B.
 __device__ __forceinline__ void add_halves(uint32_t a_g, uint32_t a_g8, uint32_t b, int* d) {
 #if defined(__CUDACC__)
   asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"

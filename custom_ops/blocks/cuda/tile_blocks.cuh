@@ -38,7 +38,7 @@ struct OddWords {
   __device__ uint32_t operator[](int i) const { return __funnelshift_r(words[i], words[i + 1], shift); }
 };
 
-// Of what a lane's number makes the compiler keeps the value: it would compute it again for each block.
+// The value, which the compiler keeps: what depends on a lane's number it would compute again for each block.
 template <class T>
 __device__ __forceinline__ T kept(T value) {
 #if defined(__CUDACC__)
@@ -86,7 +86,7 @@ struct SixBits {
     mins[0] = word[2] & 0x3f3f3f3f, mins[1] = (word[3] >> 4 & 0x0f0f0f0f) | (word[2] >> 2 & 0x30303030);
   }
   __device__ int scale(int run, int = 0) const { return static_cast<int>(scales[run / 4] >> run % 4 * 8 & 255); }
-  // Of the sums of half runs 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, a byte each.
+  // What the sums of half runs 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 are multiplied by, a byte each.
   template <class Lane>
   __device__ uint32_t factors(const Lane& lane) const {
     return __byte_perm(mins[0], mins[1], lane.factors);
@@ -126,7 +126,7 @@ struct TileCodes<Q4_K> : HalfSuper {
 #pragma unroll
     for (int k = 0; k < 2; ++k) load_matrices(place.row + 16 + 64 * half + 32 * k, packed[k]);
   }
-  // Those of odd runs are 16 times as large.
+  // Odd runs' come 16 times as large.
   __device__ void codes(int run, uint32_t* a) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[i] = packed[run % 4 / 2][i] & (run % 2 ? 0xf0f0f0f0 : 0x0f0f0f0f);
