@@ -63,7 +63,7 @@ struct TileLane {
   uint32_t factors = kept(0x4400u + 0x1111u * (threadIdx.x % 4));  // bytes of 6-bit mins
   uint32_t scales = kept(0x10u + 0x22u * (threadIdx.x % 4));       // bytes of those of runs 2 t and 2 t + 1
 
-  // `at`: where the lane's blocks lie in the weight.
+  // `upper`, `lower`: low words of where the lane's blocks lie in the weight.
   __device__ __forceinline__ TilePlace place(const char* stage, unsigned upper, unsigned lower) const {
     const auto* tile = reinterpret_cast<const uint8_t*>(stage);
     return {tile + row, {tile + block + shift_of<F>(upper), tile + block + 8 * kTileStride<F> + shift_of<F>(lower)}};
