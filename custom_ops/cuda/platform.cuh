@@ -196,40 +196,6 @@ __device__ __forceinline__ float dot(const float* a, const float* b, int n) {
   return lane_sum(sum, kLanes);
 }
 
-// d += A B for signed bytes by a warp's tensor cores: A is 16 x 16, B 16 x 8. With g = lane / 4 and t = lane % 4, a
-// lane gives columns 4 t to 4 t + 3 of A's rows g and g + 8 and the same rows of B's column g, and has columns 2 t and
-// 2 t + 1 of d's rows g (d[0], d[1]) and g + 8 (d[2], d[3]).
-__device__ __forceinline__ void multiply_tiles(uint32_t a_g, uint32_t a_g8, uint32_t b, int* d) {
-#if defined(__CUDACC__)
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a_g), "r"(a_g8), "r"(b));
-#else
-  const uint32_t a[] = {a_g, a_g8};
-  emulator::multiply<int8_t, int8_t, 1>(a, &b, d);
-#endif
-}
-
-// d += A B for bytes by a warp's tensor cores: A is 16 x 32, B 32 x 8. The first halves of a, A's and B's columns and
-// rows, are as in multiply_tiles, a[2], a[3] and b[1] the same of the second halves. A is signed; so is B, or not.
-template <bool kUnsigned = false>
-__device__ __forceinline__ void multiply_runs(const uint32_t* a, const uint32_t* b, int* d) {
-#if defined(__CUDACC__)
-  if constexpr (kUnsigned)
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  else
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-  emulator::multiply<int8_t, std::conditional_t<kUnsigned, uint8_t, int8_t>, 2>(a, b, d);
-#endif
-}
-
 // Begins to copy 16 bytes to shared memory. Both addresses are multiples of 16. Of `from` the first `bytes` are read;
 // zeros follow.
 __device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes = 16) {

@@ -99,19 +99,20 @@ __device__ __forceinline__ void find_tiles(const FewExperts& all, TileStep& step
 // A warp's way through its block's tiles, and in each through the super-blocks of its chain.
 struct ExpertWalk {
   const ExpertTile* tiles;
-  int64_t lane_row, eight_rows;  // bytes
+  int lane_row, eight_rows;  // bytes
   int count, steps, chains, chain, groups;
-  int tile, step;  // what is asked for next
+  int tile, step;       // what is asked for next
+  const uint8_t* from;  // the lane's block of it, of the upper eight rows
 
   __device__ ExpertWalk(const TileStep& of, const ExpertTask& task)
       : tiles(of.tile),
-        lane_row(threadIdx.x % kWarp / 4 * task.row_bytes),
-        eight_rows(8 * task.row_bytes),
+        lane_row(threadIdx.x % kWarp / 4 * static_cast<int>(task.row_bytes)),
+        eight_rows(8 * static_cast<int>(task.row_bytes)),
         count(of.work.tiles),
         steps(of.work.steps),
         chains(task.chains) {
     const int warp = threadIdx.x / kWarp;  // chains: a power of two
-    groups = kFewWarps / chains, chain = warp & (chains - 1), tile = warp / chains, step = -1;
+    groups = kFewWarps / chains, chain = warp & (chains - 1), tile = warp / chains;
   }
   template <class F>
   __device__ __forceinline__ int begin() const {
@@ -121,20 +122,30 @@ struct ExpertWalk {
   __device__ __forceinline__ int stride() const {
     return kPieces<F> > 1 ? kPieces<F> : chains;
   }
-  // The lane's block of a tile's upper eight rows.
+  // Bytes from a super-block of the warp to the next.
   template <class F>
-  __device__ __forceinline__ const uint8_t* block(int tile, int step) const {
-    return tiles[tile].row + lane_row + (kPieces<F> > 1 ? step * (kSuper / F::kBlock) + chain : step) * F::kBytes;
+  __device__ __forceinline__ int apart() const {
+    return stride<F>() * (kSuper / F::kBlock * F::kBytes);
+  }
+  // The lane's first block of a tile's upper eight rows.
+  template <class F>
+  __device__ __forceinline__ const uint8_t* block(int tile) const {
+    return tiles[tile].row + lane_row + chain * F::kBytes;
   }
   template <class F>
-  __device__ __forceinline__ void ask(char* stage) {
+  __device__ __forceinline__ void begin_tile() {
+    step = begin<F>();
+    if (tile < count) from = block<F>(tile);
+  }
+  template <class F>
+  __device__ __forceinline__ void ask(const TileLane<F>& lane, char* stage) {
     if (tile < count && step < steps) {
-      const uint8_t *p = block<F>(tile, step), *end = tiles[tile].end;
-      char* to = stage + threadIdx.x % kWarp / 4 * kTileStride<F>;
-      ask_row<F>(p, steps - step, end, to);
-      ask_row<F>(p + eight_rows, steps - step, end, to + 8 * kTileStride<F>);
-      step += stride<F>();
-      if (step >= steps) step = begin<F>(), tile += groups;
+      const uint8_t* end = tiles[tile].end;
+      char* to = stage + lane.block;
+      ask_row<F>(from, lane.piece, steps - step, end, to);
+      ask_row<F>(from + eight_rows, lane.piece, steps - step, end, to + 8 * kTileStride<F>);
+      step += stride<F>(), from += apart<F>();
+      if (step >= steps) tile += groups, begin_tile<F>();
     }
     end_copies();
   }
@@ -144,30 +155,30 @@ struct ExpertWalk {
 template <class F>
 __device__ __forceinline__ void meet(ExpertWalk& walk, char* ring, int stages, const char* x, int64_t x_bytes,
                                      float* sums) {
-  const int lane = threadIdx.x % kWarp;
+  const TileLane<F> lane;
   int stage = 0;
   for (int tile = threadIdx.x / kWarp / walk.chains; tile < walk.count; tile += walk.groups) {
-    float chain[4] = {};
+    float chain = 0;
     const char* codes = x + walk.tiles[tile].x * x_bytes;
+    const OwnColumns columns(codes);
+    unsigned at = low_word(walk.block<F>(tile));
     for (int step = walk.begin<F>(); step < walk.steps; step += walk.stride<F>()) {
-      await_copies(stages - 1);
+      await_stage(stages);
       __syncwarp();
-      const auto* block = reinterpret_cast<const uint8_t*>(ring) + stage * kSlot<F> + lane / 4 * kTileStride<F>;
-      const uint8_t *p = walk.block<F>(tile, step), *upper = block + shift_of<F>(p),
-                    *lower = block + 8 * kTileStride<F> + shift_of<F>(p + walk.eight_rows);
-      const char* super = codes + step * Int8Row::kStride;
-      const float* scale = reinterpret_cast<const float*>(super + Int8Row::kScales) + (kPieces<F> > 1 ? walk.chain : 0);
-      const float* x_scale[2] = {scale, scale};
-      if constexpr (kPieces<F> > 1)
-        meet_pieces<F, true>(upper, lower, walk.steps - step, super + walk.chain * kRun, x_scale, chain);
-      else
-        meet_block<F, true>(upper, lower, super, x_scale, chain);
+      const TilePlace place = lane.place(ring + stage, at, at + walk.eight_rows);
+      const int super = step * Int8Row::kStride;
+      at += walk.apart<F>();
+      if constexpr (kPieces<F> > 1) {
+        const auto* scale = reinterpret_cast<const float*>(codes + super + Int8Row::kScales) + walk.chain;
+        meet_pieces<F, true>(lane, place, walk.steps - step, codes + super + walk.chain * kRun, &scale, &chain);
+      } else {
+        meet_single<F>(lane, place, columns, super, chain);
+      }
       __syncwarp();
-      walk.ask<F>(ring + stage * kSlot<F>);
-      stage = stage + 1 == stages ? 0 : stage + 1;
+      walk.ask<F>(lane, ring + stage);
+      stage = stage + kSlot<F> == stages * kSlot<F> ? 0 : stage + kSlot<F>;
     }
-    if (lane % 4 == 0)
-      for (int i = 0; i < 2; ++i) sums[(tile * walk.chains + walk.chain) * kTile + lane / 4 + 8 * i] = chain[2 * i];
+    if (lane.t < 2) sums[(tile * walk.chains + walk.chain) * kTile + threadIdx.x % kWarp / 4 + 8 * lane.t] = chain;
   }
 }
 

@@ -13,6 +13,7 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
   allow_next();
   await_previous();
   __shared__ TileStep step;
+  clear_zeros();
   if (!begin_step(all, step)) return;
   find_tiles(all, step);
   const Work& work = step.work;
@@ -27,9 +28,10 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
   with_type(task.type, Types<F...>(), [&](auto type) {
     using T = decltype(type);
     if constexpr (kTiled<T>) {
-      stages = stages_of<T>(all.ring_bytes), walk.step = walk.begin<T>();
+      stages = stages_of<T>(all.ring_bytes), walk.begin_tile<T>();
+      const TileLane<T> lane;
 #pragma unroll 1
-      for (int s = 0; s < stages; ++s) walk.ask<T>(ring + s * kSlot<T>);
+      for (int s = 0; s < stages; ++s) walk.ask<T>(lane, ring + s * kSlot<T>);
     }
   });
   await_makers(all, work);

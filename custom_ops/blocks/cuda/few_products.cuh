@@ -102,29 +102,22 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
   char* ring = rings + threadIdx.x / kWarp * ring_bytes;
 #pragma unroll 1
   for (int from = 0; from < count; from += kRows) {
-    // The number of rows outside: else each row of weights would wait for the addresses of all numbers.
-    const auto meet = [&](auto m) {
 #pragma unroll 1
-      for (int i = 0; i < task.rounds; ++i) {
-        const int row = first + i * task.at_once;
-        const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
-        char* staged = kPlain<F> && ahead ? ring + i % ahead * task.row_bytes : nullptr;
-        if (staged) {
-          await_copies(ahead - 1);
-          __syncwarp();
-          if (w) w = reinterpret_cast<const uint8_t*>(staged);
-        }
-        few_rows<F, kLayout, decltype(m)::value>(w, width, lane, task.lanes, x, stride, nullptr, target, from,
-                                                 min(kRows, count - from), task.y + row, task.rows);
-        if (!staged) continue;
+    for (int i = 0; i < task.rounds; ++i) {
+      const int row = first + i * task.at_once;
+      const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
+      char* staged = kPlain<F> && ahead ? ring + i % ahead * task.row_bytes : nullptr;
+      if (staged) {
+        await_copies(ahead - 1);
         __syncwarp();
-        ask_whole_row(task, data, i + ahead < task.rounds ? row + ahead * task.at_once : end, staged);
+        if (w) w = reinterpret_cast<const uint8_t*>(staged);
       }
-    };
-    if constexpr (kMost > kFirstRows)
-      meet(std::integral_constant<int, kRows>{});
-    else
-      with_rows<kRows>(count, meet);
+      few_rows<F, kLayout, kRows>(w, width, lane, task.lanes, x, stride, nullptr, target, from,
+                                  min(kRows, count - from), task.y + row, task.rows);
+      if (!staged) continue;
+      __syncwarp();
+      ask_whole_row(task, data, i + ahead < task.rounds ? row + ahead * task.at_once : end, staged);
+    }
   }
 }
 
@@ -156,7 +149,7 @@ __device__ __forceinline__ void finish(TileWalk& walk, const FewTask& task, char
                                        const int* target) {
   if constexpr (kTiled<F>)
     if (kAlwaysTiled<F> || task.tiled)
-      return meet_tiles<F>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
+      return meet_tiles<F, kMost == 1>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
   if constexpr (!kAlwaysTiled<F> && !(kPlain<F> && kMost > kFirstRows))
     if (count)
       few_of_task<kMost, F>(task, walk.data, width, count, rings, ring_bytes, prepared, x_bytes, plain, target);
@@ -236,6 +229,7 @@ __device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parke
 #pragma unroll 1
     for (int count = 0;; count = tasks.m) {
       if (count) {
+        clear_zeros();
         bring(prepared);
         __syncthreads();
         parked.restore(walk);
@@ -244,6 +238,7 @@ __device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parke
       if (count) break;
     }
   } else {
+    if constexpr (kMost == 1) clear_zeros();
     bring(prepared);
     __syncthreads();
     parked.restore(walk);
@@ -251,19 +246,19 @@ __device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parke
   }
 }
 
-// A kernel that begins early has the time for a pass without rows.
+// A kernel that begins early has the time for a pass without rows; with one row, it has the registers too.
 template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
-  meet_few<kMost, false, kCanBeginEarly && kMost <= kFirstRows>(walk, parked, tasks, task, x_bytes, Types<F...>(),
-                                                                [&](char* prepared) {
-                                                                  allow_next();
-                                                                  await_previous();
-                                                                  prepare_rows(tasks, task, x_bytes, prepared);
-                                                                });
+  meet_few<kMost, false, kCanBeginEarly && kMost == 1>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                                       [&](char* prepared) {
+                                                         allow_next();
+                                                         await_previous();
+                                                         prepare_rows(tasks, task, x_bytes, prepared);
+                                                       });
 }
 
 template <class... F>
@@ -271,7 +266,9 @@ void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = Int8Row::apart(tasks.width);
   const size_t shared = tasks.share(tasks.rows_bytes());
   const auto blocks = static_cast<unsigned>(tasks.blocks);
-  const auto kernel = tasks.m <= kFirstRows ? few_products<kFirstRows, F...> : few_products<kMostRows, F...>;
+  const auto kernel = tasks.m == 1            ? few_products<1, F...>
+                      : tasks.m <= kFirstRows ? few_products<kFirstRows, F...>
+                                              : few_products<kMostRows, F...>;
   launch_step(tasks.m, kernel, blocks, kFewThreads, shared, stream, tasks, x_bytes);
 }
 

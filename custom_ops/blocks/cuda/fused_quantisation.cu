@@ -74,16 +74,16 @@ __device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool 
 }
 
 // Each block norms all rows, so that none waits for another; the first one keeps them.
-template <class... F>
+template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     normed_alone(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, int64_t x_bytes) {
   __shared__ float factor[2];
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin<kFirstRows>(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   allow_next();
-  meet_few<kFirstRows, true, false>(walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
+  meet_few<kMost, true, false>(walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
     await_previous();
     auto* staged = reinterpret_cast<float*>(prepared + tasks.m * x_bytes);
     norm_own_rows(norm, tasks.m, blockIdx.x == 0, task.form == kByRuns, static_cast<int>(x_bytes), staged, factor,
@@ -136,8 +136,9 @@ void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStr
   const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float));
   if (tasks.m <= kFirstRows) {
     const size_t shared = tasks.share(tasks.m * (x_bytes + staged));
-    return launch_step(tasks.m, normed_alone<F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream,
-                       tasks, norm, x_bytes);
+    const auto kernel = tasks.m == 1 ? normed_alone<1, F...> : normed_alone<kFirstRows, F...>;
+    return launch_step(tasks.m, kernel, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream, tasks, norm,
+                       x_bytes);
   }
   const size_t shared = tasks.share(std::max(tasks.rows_bytes(), staged));  // one after the other
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};

@@ -190,7 +190,8 @@ __device__ __forceinline__ void with_rows(int count, const Visit& visit) {
     if (count > 4) return visit(std::integral_constant<int, kMost>{});
   if constexpr (kMost > 2)
     if (count > 2) return visit(std::integral_constant<int, 4>{});
-  if (count > 1) return visit(std::integral_constant<int, 2>{});
+  if constexpr (kMost > 1)
+    if (count > 1) return visit(std::integral_constant<int, 2>{});
   visit(std::integral_constant<int, 1>{});
 }
 

@@ -10,11 +10,15 @@ namespace trigraph::TRIGRAPH_ISA {
 // d = A B for bytes, signed or not, by a warp's tensor cores: A is 16 x 16, B 16 x 8. With g = lane / 4 and t = lane %
 // 4, a lane gives columns 4 t to 4 t + 3 of A's rows g and g + 8 and the same rows of B's column g, and has columns 2 t
 // and 2 t + 1 of d's rows g (d[0], d[1]) and g + 8 (d[2], d[3]).
-template <class Byte = int8_t>
+template <class A = int8_t, class B = A>
 __device__ __forceinline__ void half_dots(uint32_t a_g, uint32_t a_g8, uint32_t b, int* d) {
 #if defined(__CUDACC__)
-  if constexpr (std::is_signed_v<Byte>)
+  if constexpr (std::is_signed_v<B>)
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a_g), "r"(a_g8), "r"(b), "r"(0));
+  else if constexpr (std::is_signed_v<A>)
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a_g), "r"(a_g8), "r"(b), "r"(0));
   else
@@ -24,21 +28,51 @@ __device__ __forceinline__ void half_dots(uint32_t a_g, uint32_t a_g8, uint32_t 
 #else
   const uint32_t a[] = {a_g, a_g8};
   std::fill_n(d, 4, 0);
-  emulator::multiply<Byte, Byte, 1>(a, &b, d);
+  emulator::multiply<A, B, 1>(a, &b, d);
 #endif
 }
 
-// Dot products as half_dots makes them, of signed bytes with twice the columns of A and rows of B: both halves have the
-// layout above. `a`: of rows g and g + 8 in the first half, then in the second one.
+// Dot products as half_dots makes them, with twice the columns of A, signed or not, and rows of B, which is signed:
+// both halves have the layout above. `a`: of rows g and g + 8 in the first half, then in the second one.
+template <class Byte = int8_t>
 __device__ __forceinline__ void run_dots(const uint32_t* a, const uint32_t* b, int* d) {
 #if defined(__CUDACC__)
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%10, %10, %10, %10};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+  if constexpr (std::is_signed_v<Byte>)
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+  else
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
 #else
   std::fill_n(d, 4, 0);
-  emulator::multiply<int8_t, int8_t, 2>(a, b, d);
+  emulator::multiply<Byte, int8_t, 2>(a, b, d);
+#endif
+}
+
+// Adds to d what run_dots makes of unsigned bytes of A.
+__device__ __forceinline__ void add_runs(const uint32_t* a, const uint32_t* b, int* d) {
+#if defined(__CUDACC__)
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  emulator::multiply<uint8_t, int8_t, 2>(a, b, d);
+#endif
+}
+// Adds to d what half_dots would make of unsigned bytes of A with signed ones of B.
+__device__ __forceinline__ void add_halves(uint32_t a_g, uint32_t a_g8, uint32_t b, int* d) {
+#if defined(__CUDACC__)
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a_g), "r"(a_g8), "r"(b));
+#else
+  const uint32_t a[] = {a_g, a_g8};
+  emulator::multiply<uint8_t, int8_t, 1>(a, &b, d);
 #endif
 }
 

@@ -215,8 +215,8 @@ inline void require_whole_warp() {
   if (block.warps[block.current / kWarp].size != kWarp) die("a part of a warp calls what whole ones must");
 }
 
-// d += A B by a warp's tensor cores: A is 16 x 16 halves, B 16 halves x 8. Who gives and has what: multiply_tiles and
-// multiply_runs (custom_ops/cuda/platform.cuh).
+// d += A B by a warp's tensor cores: A is 16 x 16 halves, B 16 halves x 8. Who gives and has what: half_dots and
+// run_dots (custom_ops/blocks/cuda/tensor_cores.cuh).
 template <class A, class B, int halves>
 void multiply(const uint32_t* a, const uint32_t* b, int* d) {
   const races::Unwatched unwatched;
