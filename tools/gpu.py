@@ -99,6 +99,7 @@ def passes(session: Session, name: str, stage: Stage, patience: float, end: floa
         stage.run(session)
     except MissingError as reason:
         session.note(name, "SKIPPED", text=str(reason))
+        return True
     except Exception as error:
         session.note(name, "FAILED", text=f"{error or type(error).__name__}")
         return False

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def main() -> None:
         for sequence in range(sequences):
             llama.prompt(sequence, options.after)
         counts = [1] * sequences if kind == "sequences" else [count]
-        step = median_ms(lambda counts=counts: llama.step(counts))
+        step = median_ms(partial(llama.step, counts))
         found({"decode": "decode", "verify": f"verify of {count}"}.get(kind, f"decode of {count} sequences"), step)
     sys.stdout.flush()
     os._exit(0)  # its destructors have crashed

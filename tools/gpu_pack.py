@@ -1,7 +1,7 @@
 """Packs what tools/gpu.py needs on a machine with a GPU that reaches no package index: `make gpu-pack`.
 
-There: `tar xf gpu-pack.tar.xz && gpu-pack/run`. That machine has Linux on x86-64, a driver for CUDA 13 and the Python of
---python; with PyTorch and ncu it finds out more. This one has nvcc and reaches the index, and needs no GPU. The CUDA
+There: `tar xf gpu-pack.tar.xz && gpu-pack/run`. That machine has Linux on x86-64, a driver for CUDA 13 and the Python
+of --python; with PyTorch and ncu it finds out more. This one has nvcc and reaches the index, and needs no GPU. The CUDA
 library and gpu_kernels are compiled for one architecture, and again for each variant that has a library of its own;
 ONNX Runtime goes along with its CUDA provider made small.
 """
@@ -78,7 +78,7 @@ def site(folder: Path, python: str, architecture: int) -> None:
     """Unpacks wheels for the other machine's Python."""
     wheels, kinds = WORK / f"wheels-{python}", ("--only-binary=:all:", "--no-deps", "--python-version", python)
     platforms = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "_2_12", "2010")]
-    command = (sys.executable, "-m", "pip", "download", "-qq", *kinds, *platforms, "--dest", wheels)
+    command = (sys.executable, "-m", "pip", "download", "-qq", *kinds, *platforms, "--dest", str(wheels))
     run(*command, *(f"{name}=={version(name)}" for name in PACKAGES.split()), "nvidia-cuda-runtime>=13,<14")
     for wheel in sorted(wheels.glob("*.whl")):
         with ZipFile(wheel) as file:
@@ -95,8 +95,8 @@ def site(folder: Path, python: str, architecture: int) -> None:
 
 def sources(pack: Path) -> None:
     """Copies what git knows of trigraph and its tools, as they would be installed."""
-    folders = ("models", "exporter", "runtime", "custom_ops", "src/trigraph", "tools")
-    listed = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
+    chosen = ("models", "exporter", "runtime", "custom_ops", "src/trigraph", "tools/gpu*.py")
+    listed = subprocess.run(["git", "ls-files", *chosen], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if Path(name).suffix in (".py", ".json", ".gguf", ".typed"):
             place = name if name.startswith("tools/") else f"site/trigraph/{name.removeprefix('src/trigraph/')}"
@@ -106,14 +106,13 @@ def sources(pack: Path) -> None:
 
 def libraries(folder: Path, architecture: int) -> None:
     """Compiles CUDA's, with a variant's beside it in a folder of its own, and copies the CPU's."""
-    for defines, place in {"": folder} | {
-        each.defines: folder / each.folder for each in VARIANTS if each.defines
-    }.items():
+    places = {"": folder} | {variant.defines: folder / variant.folder for variant in VARIANTS if variant.defines}
+    for defines, place in places.items():
         out = WORK / f"native-{architecture}{defines}"
         cmake = ("-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_CUDA_ARCHITECTURES={architecture}-real",
                  f"-DCMAKE_CUDA_FLAGS={defines}", f"-DCMAKE_CUDA_COMPILER={tool('nvcc')}")  # fmt: skip
         run("cmake", "-S", ROOT / "tests" / "cuda" / "gpu_kernels", "-B", out, "-G", "Ninja", *cmake)
-        run("cmake", "--build", out, "--target", "gpu_kernels", "trigraph_cuda")
+        run("nice", "cmake", "--build", out, "--target", "gpu_kernels", "trigraph_cuda")
         place.mkdir(exist_ok=True)
         for name in (out / "gpu_kernels", out / "libraries" / "libtrigraph_cuda.so", library_path("cpu")):
             run("strip", "-o", place / name.name, name)

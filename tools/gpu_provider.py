@@ -25,21 +25,27 @@ version, bytes of this header and of the code, how many of these are compressed 
 def small_provider(source: Path, target: Path, architecture: int) -> int:
     """Writes a copy of a provider without the machine code that is not needed; how many fat binaries stay.
 
-    Those that go are zeroed, magic number too: gpu_provider.c keeps CUDA from reading them. The copy finds libraries
-    that are not loaded yet in its own folder.
+    The copy finds libraries that are not loaded yet in its own folder.
     """
-    data, kept = bytearray(source.read_bytes()), 0
-    for start, end, entries in fat_binaries(data):
-        stay = {begin for begin, stop, code in entries if _stays(data, begin, stop, code, architecture)}
-        if not stay:
-            data[start:end] = bytes(end - start)
-            continue
-        kept += 1
-        for begin, stop, _ in entries:
-            if begin not in stay:
-                data[begin:stop] = bytes(stop - begin)
+    data = bytearray(source.read_bytes())
+    kept = without_kernels(data, architecture)
     target.write_bytes(data)
     subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", target], check=True)
+    return kept
+
+
+def without_kernels(data: bytearray, architecture: int) -> int:
+    """Zeroes the machine code that is not needed; how many fat binaries stay.
+
+    The magic number of others is zeroed, too: gpu_provider.c keeps CUDA from reading them.
+    """
+    kept = 0
+    for start, end, entries in fat_binaries(data):
+        stay = {begin for begin, stop, code in entries if _stays(data, begin, stop, code, architecture)}
+        kept += bool(stay)
+        zeroed = [(begin, stop) for begin, stop, _ in entries if begin not in stay] if stay else [(start, end)]
+        for begin, stop in zeroed:
+            data[begin:stop] = bytes(stop - begin)
     return kept
 
 
@@ -88,8 +94,8 @@ def make_stand_ins(provider: Path, folder: Path) -> None:
     for library in STAND_INS:
         names = re.findall(rf" (\w+)@{re.escape(library)}$", linked, re.MULTILINE)
         code = "".join(f"long {name}(void** first) {{ {_body(name)} }}\n" for name in names)
-        options = ("-shared", "-fPIC", f"-Wl,-soname,{library}", "-x", "c", "-")
-        subprocess.run(["cc", *options, "-o", folder / library], input=code, text=True, check=True)
+        options = ("-shared", "-fPIC", f"-Wl,-soname,{library}", "-x", "c", "-", "-o", str(folder / library))
+        subprocess.run(["cc", *options], input=code, text=True, check=True)
 
 
 def _body(name: str) -> str:

@@ -13,17 +13,23 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
 MODELS = {"35b": "qwen3.6-35b-a3b", "27b": "qwen3.6-27b"}
 """Geometries by the names that stages have for them."""
+
+
+Environment = Mapping[str, str]
+NONE: Environment = MappingProxyType({})
 
 
 class MissingError(Exception):
@@ -65,7 +71,7 @@ class Session:
     llama: Path | None = None
     """A folder with llama.cpp's libraries."""
     rows: list[Row] = field(default_factory=list)
-    deadline: float = float("inf")
+    deadline: float = inf
     """Of the stage that runs."""
     hashes: dict[Path, str] = field(default_factory=dict)
     """Of what models compute, wherever their layers and experts lie."""
@@ -83,16 +89,18 @@ class Session:
         with (self.out / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(self.rows[-1]._asdict()) + "\n")
 
-    def run(self, *command: str | Path, limit: float | None = None, **environment: str) -> str:
+    def run(self, *command: str | Path, environment: Environment = NONE, limit: float = inf, status: int = 0) -> str:
         """What a command prints; see `lines`."""
-        return "".join(self.lines(*command, limit=limit, **environment))
+        return "".join(self.lines(*command, environment=environment, limit=limit, status=status))
 
-    def lines(self, *command: str | Path, limit: float | None = None, **environment: str) -> Iterator[str]:
+    def lines(
+        self, *command: str | Path, environment: Environment = NONE, limit: float = inf, status: int = 0
+    ) -> Iterator[str]:
         """What a command prints, a line as it comes. It has `limit` seconds, or what is left of the stage's.
 
-        Raises RuntimeError where it fails or is not done.
+        Raises RuntimeError where it is not done, or ends with a status that is neither 0 nor `status`.
         """
-        limit = max(1.0, self.deadline - time.monotonic()) if limit is None else limit
+        limit = min(limit, max(1.0, self.deadline - time.monotonic()))
         path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
         variables = os.environ | {"PYTHONPATH": path} | environment
         words, late = [str(word) for word in command], threading.Event()
@@ -103,7 +111,7 @@ class Session:
             process = subprocess.Popen(
                 words, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
-            timer = threading.Timer(limit, lambda: (late.set(), _end(process)))
+            timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), _end, (process, late))
             timer.start()
             try:
                 assert process.stdout is not None
@@ -111,12 +119,13 @@ class Session:
                 process.wait()
             finally:
                 timer.cancel()
-                _end(process)
+                if process.poll() is None:
+                    _end(process, threading.Event())
             log.seek(begun)
             said = log.read().decode(errors="replace").strip().splitlines()
         if late.is_set():
             raise RuntimeError(f"{Path(words[0]).name} was not done after {limit:.0f} s")
-        if process.returncode:
+        if process.returncode not in (0, status):
             raise RuntimeError(f"{Path(words[0]).name} ended with status {process.returncode}: {' '.join(said[-1:])}")
 
     def kernels(self) -> Path:
@@ -151,12 +160,12 @@ class Session:
         return path
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], late: threading.Event) -> None:
     """Ends a program, and those that it has started."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    late.set()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def summary(output: str, known: frozenset[str] | set[str]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpu_expected import VARIANTS, Variant
-from gpu_session import CLI, MODELS, ROOT, MissingError, Session, Stage
+from gpu_session import CLI, MODELS, NONE, ROOT, Environment, MissingError, Session, Stage
 
 
 class Run(NamedTuple):
@@ -26,14 +26,17 @@ class Run(NamedTuple):
     memory: float = 0
     """GiB that it may take on a GPU; 0: what is free."""
     device: str = "cuda"
+    after: int = 4096
+    """Tokens before a step."""
     layers: int | None = None
     llama: str | None = None
     """Options of gpu_llama.py to do the same; None: it does nothing beside."""
 
     def options(self, layers: int | None) -> tuple[str, ...]:
-        """Of gpu_model.py. A file of so few layers gets their share of the memory, beside 2 GiB for all else."""
-        memory = self.memory if layers is None else 2 + (self.memory - 2) * layers / LAYERS[self.model]
-        return ("--device", self.device, *(("--gpu-memory", str(int(memory * 2**30))) if self.memory else ()))
+        """Of gpu_model.py. A file of so few layers gets their share of the memory, beside 3 GiB for all else."""
+        memory = self.memory if layers is None else 3 + (self.memory - 3) * layers / LAYERS[self.model]
+        where = ("--device", self.device, "--after", str(self.after))
+        return (*where, *(("--gpu-memory", str(int(memory * 2**30))) if self.memory else ()))
 
 
 STEPS = "decode verify-2 verify-4 verify-8"
@@ -47,7 +50,7 @@ RUNS: Mapping[str, Run] = {
     "profile": Run("35b", "profile"),
     "8gb": Run("35b", "hash prompt-2048 decode verify-4", 8),
     "parts": Run("35b", "hash decode verify-4 prompt-4096", device="cuda:0,cuda:0"),
-    "layers": Run("27b", "hash decode verify-4", 12),
+    "layers": Run("27b", "hash decode verify-4", 12, after=256),
     "few": Run("35b", "", layers=8),
     "few-27b": Run("27b", "", layers=8),
 }  # fmt: skip
@@ -73,13 +76,15 @@ COUNTERS = re.compile(
 
 
 def bits(session: Session) -> None:
-    """The recorded bits of small models of text, images and residual streams; each kernel's rows alone and together."""
-    report = json.loads(session.run(sys.executable, *CLI, "doctor", "--device", "cuda", "--json"))
-    (found,) = (finding for finding in report["findings"] if finding["kernels"] == "cuda")
-    session.note("bits", "doctor: text, images, residual streams", text="agrees" if found["agrees"] else str(found))
-    kernels = json.loads(session.run(session.kernels(), "--bits", *session.shapes))
+    """Each kernel's rows alone and together; the recorded bits of small models of text, images and residual streams."""
+    kernels = json.loads(session.run(session.kernels(), "--bits", *session.shapes, status=1))
     rows = [row["bits"] for model in kernels["models"] for row in model["kernels"]]
     session.note("bits", "calls of kernels with the bits of rows alone, of", sum(rows), len(rows))
+    report = json.loads(session.run(sys.executable, *CLI, "doctor", "--device", "cuda", "--json", status=1))
+    (found,) = (finding for finding in report["findings"] if finding["kernels"] == "cuda")
+    differs = f"differs in {len(found['differs'])} parts, first {', '.join(found['differs'][:2])}"
+    told = "agrees" if found["agrees"] else found["problem"] or differs
+    session.note("bits", "doctor: text, images, residual streams", text=told)
     if not (found["agrees"] and all(rows)):
         raise RuntimeError("bits differ")
 
@@ -92,10 +97,10 @@ def kernels(session: Session) -> None:
     _kernels(session, "kernels", *(word for case in prompts for word in ("--only", case)), "--rows", "512,4096")
 
 
-def _kernels(session: Session, stage: str, *options: str, name: str = "", **environment: str) -> None:
+def _kernels(session: Session, stage: str, *options: str, name: str = "", environment: Environment = NONE) -> None:
     program = Path(environment.get("TRIGRAPH_LIBRARY_DIR", ""), "gpu_kernels")
     program = program if program.is_file() else session.kernels()
-    report = json.loads(session.run(program, *options, *session.shapes, **environment))
+    report = json.loads(session.run(program, *options, *session.shapes, environment=environment))
     session.note(stage, f"{name}copies on the device, GB/s", report["copy_gb_s"])
     for model in report["models"]:
         lines: dict[str, dict[int, float]] = {}
@@ -115,10 +120,13 @@ def model(session: Session, stage: str) -> None:
     _time(session, stage, RUNS[stage], RUNS[stage].work.split())
 
 
-def _time(session: Session, stage: str, run: Run, work: list[str], name: str = "", **environment: str) -> None:
+def _time(
+    session: Session, stage: str, run: Run, work: list[str], name: str = "", environment: Environment = NONE
+) -> None:
     path = session.model(run.model, run.layers)
-    command = (sys.executable, ROOT / "tools" / "gpu_model.py", path, *work, *run.options(session.layers))
-    for line in session.lines(*command, **{"TRIGRAPH_CUDA_GRAPHS": "1"} | environment):
+    options = run.options(session.layers)
+    command = [sys.executable, str(ROOT / "tools" / "gpu_model.py"), str(path), *work, *options]
+    for line in session.lines(*command, environment={"TRIGRAPH_CUDA_GRAPHS": "1"} | dict(environment)):
         row = json.loads(line)
         if name and row["what"].startswith(("seconds", "a token")):  # known of its stage
             continue
@@ -138,10 +146,10 @@ def variants(session: Session) -> None:
                 raise MissingError(f"there is no library with {variant.defines}")
             environment["TRIGRAPH_LIBRARY_DIR"] = str(folder)
         if variant.stage == "kernels":
-            _kernels(session, "variants", *variant.work, name=f"{variant.name}, ", **environment)
+            _kernels(session, "variants", *variant.work, name=f"{variant.name}, ", environment=environment)
         else:
             name = f"{variant.name}, {variant.stage}: "
-            _time(session, "variants", RUNS[variant.stage], [*variant.work], name, **environment)
+            _time(session, "variants", RUNS[variant.stage], [*variant.work], name, environment)
 
     _each(session, "variants", {variant.name: partial(compare, variant) for variant in VARIANTS})
 
@@ -155,7 +163,7 @@ def ncu(session: Session) -> None:
         first = "6" if rows <= 16 else "2"  # launches that warm up
         chosen = ("-k", f"regex:^({kernel})$", "-s", first, "-c", "1", "--clock-control", "none", "--page", "details")
         shape = session.shapes[:1] or (MODELS[name],)
-        called = (session.kernels(), "--only", case, "--rows", str(rows), *shape)
+        called = (str(session.kernels()), "--only", case, "--rows", str(rows), *shape)
         page = session.run(program, "--set", "full", *chosen, *called)
         with (session.out / "ncu.txt").open("a", encoding="utf-8") as file:
             file.write(page)

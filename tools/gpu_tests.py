@@ -39,7 +39,8 @@ def _tested(session: Session, names: Sequence[str], graphs: str = "1") -> str:
     """Runs files of tests on the CUDA library; how many passed."""
     files = [str(ROOT / "tests" / name) for name in names]
     command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files)
-    return summary(session.run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs), SKIPPED_ON_DEVICES)
+    environment = {"TRIGRAPH_TEST_LIBRARY": "cuda", "TRIGRAPH_CUDA_GRAPHS": graphs}
+    return summary(session.run(*command, environment=environment), SKIPPED_ON_DEVICES)
 
 
 def sanitizer(session: Session) -> None:
@@ -50,8 +51,8 @@ def sanitizer(session: Session) -> None:
     for checker in CHECKERS:
         # racecheck is slow
         shapes = ("--rows", "3,20", "odd") if checker == "racecheck" else ("--rows", "1,8,20", "small", "odd")
-        session.run(program, "--tool", checker, "--error-exitcode", "9", session.kernels(), "--bits", *shapes,
-                    TRIGRAPH_SEPARATE_SCRATCH="1")  # fmt: skip
+        command = (program, "--tool", checker, "--error-exitcode", "9", session.kernels(), "--bits", *shapes)
+        session.run(*command, environment={"TRIGRAPH_SEPARATE_SCRATCH": "1"})
         session.note("sanitizer", checker, text="clean")
 
 
