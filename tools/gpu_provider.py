@@ -89,7 +89,7 @@ def _unpacked(code: bytes) -> bytes:
 
 def make_stand_ins(provider: Path, folder: Path) -> None:
     """Compiles libraries with all functions that a provider is linked with: they make handles, and do nothing else."""
-    command = ["nm", "-D", "--undefined-only", provider]
+    command = ("nm", "-D", "--undefined-only", str(provider))
     linked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for library in STAND_INS:
         names = re.findall(rf" (\w+)@{re.escape(library)}$", linked, re.MULTILINE)

@@ -102,7 +102,7 @@ class Session:
         """
         limit = min(limit, max(1.0, self.deadline - time.monotonic()))
         path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
-        variables = os.environ | {"PYTHONPATH": path} | environment
+        variables = {**os.environ, "PYTHONPATH": path, **environment}
         words, late = [str(word) for word in command], threading.Event()
         with (self.out / "log.txt").open("a+b") as log:
             log.write(f"$ {shlex.join(words)}\n".encode())
