@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
-from gpu_expected import expected, ratio
+from gpu_expected import VARIANTS, expected, ratio
 from gpu_session import ROOT, MissingError, Row, Session, Stage
 from gpu_stages import RUNS, STAGES
 from trigraph.custom_ops import library_path
@@ -55,9 +55,9 @@ def main() -> int:
     session = Session(options.out, options.folder, options.layers, options.program, shapes, options.llama)
     wanted = options.stages or list(stages if options.all else STAGES)
     end = time.monotonic() + (float("inf") if options.all else 60 * options.minutes)
-    for name in wanted:
+    for name in (*wanted, *(variant.stage for variant in VARIANTS if "variants" in wanted)):
         if name in RUNS:
-            session.write(RUNS[name].model)
+            session.write(RUNS[name].model, RUNS[name].layers)
     failed = [name for name in wanted if not passes(session, name, stages[name], options.patience, end)]
     text = table(session.rows)
     (session.out / "table.txt").write_text(text, encoding="utf-8")

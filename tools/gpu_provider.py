@@ -89,13 +89,17 @@ def _unpacked(code: bytes) -> bytes:
 
 def make_stand_ins(provider: Path, folder: Path) -> None:
     """Compiles libraries with all functions that a provider is linked with: they make handles, and do nothing else."""
-    command = ("nm", "-D", "--undefined-only", str(provider))
-    linked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    listed = ("nm", "-D", "--undefined-only", str(provider))
+    linked = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
     for library in STAND_INS:
         names = re.findall(rf" (\w+)@{re.escape(library)}$", linked, re.MULTILINE)
         code = "".join(f"long {name}(void** first) {{ {_body(name)} }}\n" for name in names)
-        options = ("-shared", "-fPIC", f"-Wl,-soname,{library}", "-x", "c", "-", "-o", str(folder / library))
-        subprocess.run(["cc", *options], input=code, text=True, check=True)
+        versions = folder / "versions"
+        versions.write_text(f"{library} {{ global: *; }};\n")
+        linker = f"-Wl,-soname,{library},--version-script={versions}"
+        command = ("cc", "-shared", "-fPIC", linker, "-x", "c", "-", "-o", str(folder / library))
+        subprocess.run(command, input=code, text=True, check=True)
+        versions.unlink()
 
 
 def _body(name: str) -> str:

@@ -2,13 +2,18 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import gpu
+import onnxruntime as ort
 import pytest
 
 import gpu_tests
 from gpu_expected import EXPECTED
+from gpu_provider import make_stand_ins
 from gpu_session import MODELS, Session
 from gpu_stages import DEAREST, RUNS, STAGES
 from support.models.hollow import write_hollow
@@ -60,6 +65,23 @@ def test_kernels(session: Session) -> None:
     predicted = {what.partition(": ")[2] for stage, what in EXPECTED if stage == "kernels"}
     assert predicted - {"gate and up, prepared", "norm and gate and up"} <= found  # of dense models
     assert {case for name, _, case, _ in DEAREST if name == "35b"} <= found
+
+
+def test_what_a_pack_has_in_place_of_libraries(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step runs with stand-ins of cuBLAS, and where registrations go through the library for small providers."""
+    make_stand_ins(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so", tmp_path)
+    for name in ("libcudart.so.13", "libcuda.so.1"):
+        shutil.copy(Path(os.environ["LD_LIBRARY_PATH"], name), tmp_path)
+    preloaded = tmp_path / "provider.so"
+    source = Path(gpu.__file__).with_name("gpu_provider.c")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(preloaded), "-ldl"], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    environment = {"LD_PRELOAD": str(preloaded)}
+    path = session.model("35b")
+    command = (sys.executable, Path(gpu.__file__).with_name("gpu_model.py"), path, "decode", "--after", "16")
+    assert [json.loads(line)["what"] for line in session.lines(*command, environment=environment)][-1] == "decode"
 
 
 def test_variants(session: Session) -> None:
