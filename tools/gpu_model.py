@@ -199,6 +199,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="Of a completion")
     parser.add_argument("--accept", type=float, default=0.8)
     options = parser.parse_args()
+    if unknown := {word.partition("-")[0] for word in options.work} - WORK:
+        parser.error(f"there is no work called {', '.join(sorted(unknown))}")
     if "profile" in options.work:
         import torch  # before ONNX Runtime's provider, which then takes the same libraries
 
@@ -208,7 +210,7 @@ def main() -> None:
         torch.zeros(1, device="cuda")
     counts = {kind: [int(word.split("-")[1]) for word in options.work if word.startswith(kind)] for kind in KINDS}
     context = max([options.after, *counts["prompt-"]]) + 1024
-    sequences = 2 + max([0, *counts["sequences-"], *(2 * count for count in counts["requests-"])])
+    sequences = 1 + max([1, *counts["sequences-"], *counts["requests-"]])
     started = time.monotonic()
     engine = load(
         options.model, device=options.device, gpu_memory=options.gpu_memory, sequences=sequences, context=context
@@ -223,6 +225,7 @@ def main() -> None:
     engine.close()
 
 
+WORK = {"hash", "prompt", "decode", "verify", "draft", "state", "sequences", "requests", "profile"}
 KINDS = ("prompt-", "sequences-", "requests-")
 """Words whose number decides how large the state is."""
 

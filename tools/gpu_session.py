@@ -82,6 +82,11 @@ class Session:
         for folder in (self.out, self.folder):
             folder.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def left(self) -> float:
+        """Seconds of the stage that runs."""
+        return min(max(1.0, self.deadline - time.monotonic()), threading.TIMEOUT_MAX)
+
     def note(self, stage: str, what: str, *figures: float, text: str = "") -> None:
         """A row of the table, shown and written at once."""
         self.rows.append(Row(stage, what, figures, text))
@@ -100,7 +105,7 @@ class Session:
 
         Raises RuntimeError where it is not done, or ends with a status that is neither 0 nor `status`.
         """
-        limit = min(limit, max(1.0, self.deadline - time.monotonic()))
+        limit = min(limit, self.left)
         path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
         variables = {**os.environ, "PYTHONPATH": path, **environment}
         words, late = [str(word) for word in command], threading.Event()
@@ -111,7 +116,7 @@ class Session:
             process = subprocess.Popen(
                 words, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
-            timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), _end, (process, late))
+            timer = threading.Timer(limit, _end, (process, late))
             timer.start()
             try:
                 assert process.stdout is not None
@@ -151,7 +156,7 @@ class Session:
 
     def model(self, name: str, layers: int | None = None) -> Path:
         """The file of a synthetic model, when it is there."""
-        return self.write(name, layers).result(max(1.0, self.deadline - time.monotonic()))
+        return self.write(name, layers).result(self.left)
 
     def _written(self, geometry: str, path: Path, layers: int | None) -> Path:
         if not path.exists():

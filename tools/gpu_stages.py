@@ -45,10 +45,11 @@ RUNS: Mapping[str, Run] = {
     "35b": Run(
         "35b", f"hash {STEPS} draft prompt-4096 sequences-8 sequences-16 state requests-1 requests-4 prompt-32768",
         llama=""),
-    "12gb": Run("35b", "hash prompt-2048 decode verify-4 requests-1 requests-4", 12, llama="--host-experts 23"),
+    "12gb": Run(
+        "35b", "hash prompt-2048 decode verify-4 requests-1 requests-4", 12, after=2048, llama="--host-experts 23"),
     "27b": Run("27b", f"hash {STEPS} draft prompt-4096 prompt-32768", llama=""),
     "profile": Run("35b", "profile"),
-    "8gb": Run("35b", "hash prompt-2048 decode verify-4", 8),
+    "8gb": Run("35b", "hash prompt-2048 decode verify-4", 8, after=2048),
     "parts": Run("35b", "hash decode verify-4 prompt-4096", device="cuda:0,cuda:0"),
     "layers": Run("27b", "hash decode verify-4", 12, after=256),
     "few": Run("35b", "", layers=8),
