@@ -15,9 +15,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 from zipfile import ZipFile
+
+from packaging.requirements import Requirement
 
 from gpu_expected import VARIANTS
 from gpu_provider import make_stand_ins, small_provider
@@ -31,11 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "gpu-pack"
 MOST = 60_000_000
 """Bytes of a pack."""
-PACKAGES = (
-    "annotated-doc click gguf jinja2 markdown-it-py markupsafe mdurl ml-dtypes numpy onnx onnx-ir onnxruntime-gpu "
-    "onnxscript packaging protobuf pygments pyyaml rich safetensors shellingham tokenizers tqdm typer typing-extensions"
-)
-"""What the runtime imports, and what these do: in the versions that are installed here."""
+NOT_IMPORTED = {"huggingface-hub", "requests"}
+"""What is required of other packages, and does not run."""
 LEFT_OUT = re.compile(
     r"(^|/)(tests?|include|tools|transformers|quantization|datasets|f2py|_pyinstaller)/|backend/test/|\.(pyi|lib)$|"
     r"providers_tensorrt|libonnxruntime\.so|\.dist-info/(?!METADATA)"
@@ -66,6 +65,8 @@ def main() -> None:
     libraries(pack / "lib", options.architecture)
     (pack / "run").write_text(RUN)
     (pack / "run").chmod(0o755)
+    if options.python == f"{sys.version_info.major}.{sys.version_info.minor}":
+        alone(pack)
     with tarfile.open(options.out, "w:xz", preset=6) as file:
         file.add(pack, pack.name)
     nbytes = options.out.stat().st_size
@@ -79,7 +80,7 @@ def site(folder: Path, python: str, architecture: int) -> None:
     wheels, kinds = WORK / f"wheels-{python}", ("--only-binary=:all:", "--no-deps", "--python-version", python)
     platforms = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "_2_12", "2010")]
     command = (sys.executable, "-m", "pip", "download", "-qq", *kinds, *platforms, "--dest", str(wheels))
-    run(*command, *(f"{name}=={version(name)}" for name in PACKAGES.split()), "nvidia-cuda-runtime>=13,<14")
+    run(*command, *sorted(required("trigraph")), "nvidia-cuda-runtime>=13,<14")
     for wheel in sorted(wheels.glob("*.whl")):
         with ZipFile(wheel) as file:
             file.extractall(folder, [name for name in file.namelist() if not LEFT_OUT.search(name)])
@@ -91,6 +92,16 @@ def site(folder: Path, python: str, architecture: int) -> None:
     shutil.move(runtime, capi)
     shutil.rmtree(folder / "nvidia")
     print(f"ONNX Runtime's CUDA provider keeps {kept} of its fat binaries")
+
+
+def required(package: str) -> set[str]:
+    """What a package requires, and what that does, in the versions that are installed here."""
+    found: set[str] = set()
+    for requirement in map(Requirement, requires(package) or ()):
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and requirement.name not in NOT_IMPORTED:
+            found |= {f"{requirement.name}=={version(requirement.name)}"} | required(requirement.name)
+    return found
 
 
 def sources(pack: Path) -> None:
@@ -117,6 +128,17 @@ def libraries(folder: Path, architecture: int) -> None:
         for name in (out / "gpu_kernels", out / "libraries" / "libtrigraph_cuda.so", library_path("cpu")):
             run("strip", "-o", place / name.name, name)
     run("cc", "-O1", "-shared", "-fPIC", ROOT / "tools" / "gpu_provider.c", "-o", folder / "provider.so", "-ldl")
+
+
+def alone(pack: Path) -> None:
+    """Runs a model on the CPU without any other package. Exits where the pack lacks one."""
+    tiny = pack / "site" / "trigraph" / "models" / "tiny" / "tiny-q8_0.gguf"
+    code = "from trigraph.runtime.cli.app import main; main()"
+    settings = {"PYTHONPATH": str(pack / "site"), "TRIGRAPH_LIBRARY_DIR": str(pack / "lib")}
+    words = (sys.executable, "-S", "-c", code, "bench", str(tiny), "--device", "cpu", "-p", "16", "-n", "1", "-r", "1")
+    done = subprocess.run(words, env=os.environ | settings, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        sys.exit(f"error: in the pack, trigraph ended with status {done.returncode}")
 
 
 def run(*command: str | Path) -> None:
