@@ -123,7 +123,7 @@ def libraries(folder: Path, architecture: int) -> None:
         cmake = ("-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_CUDA_ARCHITECTURES={architecture}-real",
                  f"-DCMAKE_CUDA_FLAGS={defines}", f"-DCMAKE_CUDA_COMPILER={tool('nvcc')}")  # fmt: skip
         run("cmake", "-S", ROOT / "tests" / "cuda" / "gpu_kernels", "-B", out, "-G", "Ninja", *cmake)
-        run("nice", "cmake", "--build", out, "--target", "gpu_kernels", "trigraph_cuda")
+        run("cmake", "--build", out, "--target", "gpu_kernels", "trigraph_cuda")
         place.mkdir(exist_ok=True)
         for name in (out / "gpu_kernels", out / "libraries" / "libtrigraph_cuda.so", library_path("cpu")):
             run("strip", "-o", place / name.name, name)
