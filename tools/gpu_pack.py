@@ -67,7 +67,7 @@ def main() -> None:
     (pack / "run").chmod(0o755)
     if options.python == f"{sys.version_info.major}.{sys.version_info.minor}":
         alone(pack)
-    with tarfile.open(options.out, "w:xz", preset=6) as file:
+    with tarfile.open(options.out, "w:xz", preset=9) as file:  # the libraries have much in common
         file.add(pack, pack.name)
     nbytes = options.out.stat().st_size
     print(f"{options.out}: {nbytes / 1e6:.1f} MB")
