@@ -1,47 +1,122 @@
 """Stages of tools/gpu.py from one end to the other, with models of a few layers. Nothing is computed."""
 
-import time
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import gpu
+import onnxruntime as ort
 import pytest
 
-from gpu_session import Session
+import gpu_tests
+from gpu_expected import EXPECTED
+from gpu_provider import make_stand_ins
+from gpu_session import MODELS, Session
+from gpu_stages import DEAREST, RUNS, STAGES
 from support.models.hollow import write_hollow
 
 FEW = 4
-SECONDS = 5
-"""Of a soak."""
+PAGE = "  Duration   us   24.91\n  Registers Per Thread   register/thread   115\n"
+"""Of ncu."""
 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("gpu")
-    for geometry in ("qwen3.6-35b-a3b", "qwen3.6-27b"):
+    for geometry in MODELS.values():
         write_hollow(geometry, folder / f"{geometry}-{FEW}.gguf", layers=FEW)
-    return Session(FEW, folder, Path("gpu_kernels"))
+    program = Path(os.environ["TRIGRAPH_LIBRARY_DIR"], "gpu_kernels")
+    return Session(folder / "out", folder, FEW, program, ("small",))
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("state", 2),
-        ("parts", 4),
-        ("parts-27b", 2),
-        ("time-35b", 28),
-        ("time-27b", 28),
-        ("prompts", 3),
-        ("requests", 4),
-        ("served", 8),
-        ("soak-1", 1),
-    ],
-)
-def test_a_stage(session: Session, monkeypatch: pytest.MonkeyPatch, name: str, rows: int) -> None:
-    """It notes all that it is to find, within its time."""
-    monkeypatch.setattr(gpu, "SOAKED", SECONDS)
+def _found(session: Session, name: str) -> list[str]:
+    """What the rows of a stage are called that passes."""
     session.rows.clear()
-    stage, limit = gpu.STAGES[name]
-    session.deadline = time.monotonic() + limit
-    stage(session)
-    assert [row[0] for row in session.rows] == [name] * rows
-    assert time.monotonic() < session.deadline and limit < 600
+    stages = {**STAGES, **gpu_tests.STAGES}
+    assert gpu.passes(session, name, stages[name], 20, float("inf")), session.rows
+    assert {row.stage for row in session.rows} == {name}
+    return [row.what for row in session.rows]
+
+
+@pytest.mark.parametrize("name", ["35b", "12gb", "27b", "8gb", "parts", "layers"])
+def test_a_model(session: Session, name: str) -> None:
+    """Each word of its work, and all that is predicted of it, has a row."""
+    found = _found(session, name)
+    assert len(found) >= len(RUNS[name].work.split()) + 2
+    assert {what for stage, what in EXPECTED if stage == name} <= {*found}
+    assert ("a token, as the start expects" in found) == (name in ("12gb", "8gb", "parts", "layers"))
+
+
+def test_bits(session: Session) -> None:
+    """Those of models, which nobody computes here, are wrong, and that is told."""
+    session.rows.clear()
+    assert not gpu.passes(session, "bits", STAGES["bits"], 20, float("inf"))
+    kernels, doctor, failed = session.rows
+    assert kernels.figures[0] == kernels.figures[1] > 100
+    assert "first logits of the trained model" in doctor.text and failed.text == "bits differ"
+
+
+def test_kernels(session: Session) -> None:
+    """The case of each kernel that is predicted or counted is there."""
+    found = {what.partition(": ")[2] for what in _found(session, "kernels")}
+    predicted = {what.partition(": ")[2] for stage, what in EXPECTED if stage == "kernels"}
+    assert predicted - {"gate and up, prepared", "norm and gate and up"} <= found  # of dense models
+    assert {case for name, _, case, _ in DEAREST if name == "35b"} <= found
+
+
+def test_what_a_pack_has_in_place_of_libraries(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step runs with stand-ins of cuBLAS, and where registrations go through the library for small providers."""
+    make_stand_ins(Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so", tmp_path)
+    for name in ("libcudart.so.13", "libcuda.so.1"):
+        shutil.copy(Path(os.environ["LD_LIBRARY_PATH"], name), tmp_path)
+    preloaded = tmp_path / "provider.so"
+    source = Path(gpu.__file__).with_name("gpu_provider.c")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(preloaded), "-ldl"], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    environment = {"LD_PRELOAD": str(preloaded)}
+    path = session.model("35b")
+    command = (sys.executable, Path(gpu.__file__).with_name("gpu_model.py"), path, "decode", "--after", "16")
+    assert [json.loads(line)["what"] for line in session.lines(*command, environment=environment)][-1] == "decode"
+
+
+def test_variants(session: Session) -> None:
+    """All run but those with a library of their own."""
+    found = _found(session, "variants")
+    assert "as it is, few: decode" in found and "no early launches: SKIPPED" in found
+    assert sum("prompt of 2048" in what for what in found) == 2
+
+
+def test_counters(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that cannot be counted does not stop the others."""
+    program = tmp_path / "ncu"
+    program.write_text(f"#!/bin/sh\ncase \"$*\" in *scan_one*) exit 3;; esac\nprintf '{PAGE}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    session.rows.clear()
+    assert not gpu.passes(session, "ncu", STAGES["ncu"], 20, float("inf"))
+    found = {row.what: row.figures for row in session.rows}
+    assert found["35b: few_experts, 1 rows: Duration, us"] == (24.91,)
+    assert sum("Duration" in what for what in found) == len(DEAREST) - 1
+    assert "35b: scan_one, 1 rows: FAILED" in found
+
+
+@pytest.mark.parametrize("name", ["profile", "ncu", "llama"])
+def test_what_is_not_here_is_said(session: Session, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "SKIPPED" in _found(session, name)
+
+
+def test_loads(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_tests, "SOAKED", 5)
+    assert len(_found(session, "soak-1")) == 2
+    assert len(_found(session, "served")) == 3
+
+
+def test_rows_are_written_as_they_come(session: Session) -> None:
+    written = [json.loads(line) for line in (session.out / "results.jsonl").read_text().splitlines()]
+    assert written[-1] == session.rows[-1]._asdict() | {"figures": [*session.rows[-1].figures]}
