@@ -99,7 +99,12 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     __syncthreads();
     exponentiate<Q, kPlain>(shared.count, split, first, shared);
     __syncthreads();
-    add_values(shape, shared.count, values, split, first, shared, total);
+    if constexpr (!std::is_same_v<T, Q8>)
+      add_values(shape, shared.count, values, split, first, shared, total);
+    else if (width / kQ8Width % 2)
+      add_staged<Q, false>(shape, shared.count, values, split, first, shared, reinterpret_cast<float*>(stage), total);
+    else
+      add_staged<Q, true>(shape, shared.count, values, split, first, shared, reinterpret_cast<float*>(stage), total);
     __syncthreads();
     if (shared.partials) write_partial(width, shared, total, partial_at<Q>(shared, width, split));
   }
@@ -115,7 +120,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
 
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
 template <class T, int Q, bool kPlain>
-__global__ void __launch_bounds__(kThreads, kPlain && (std::is_same_v<T, __half> || Q < kMostQueries) ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, kPlain && (!std::is_same_v<T, float> || Q < kMostQueries) ? 2 : 1)
     attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists given,
            const __grid_constant__ Rotation rotation, const __grid_constant__ AttentionShape shape, const float* q_gate,
            const float* norm, const T* keys, const T* values, Partials partials, float* y) {
@@ -262,7 +267,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Partials partials{memory.as<float>(), room, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
-    const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
+    const int bytes = Shared<Q>::dynamic_bytes(shape.width) + staged_bytes<T, Q>(shape.width);
     launch(attend<T, Q, kPlain>, grid, kThreads, bytes, stream_of(context), step.sequences, step.lists, step.rotation,
            shape, context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
            context.input(3).as<T>(), partials, y.as<float>());

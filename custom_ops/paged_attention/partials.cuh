@@ -1,7 +1,7 @@
 // What blocks leave of the splits that they walked, and how these are merged.
 #pragma once
 
-#include "attend.cuh"
+#include "values.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 

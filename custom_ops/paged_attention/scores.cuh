@@ -203,7 +203,8 @@ template <class T, int Q>
 __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int seen, int stride, int width,
                                       const float* query, char* stage, float* weight) {
   if constexpr (std::is_same_v<T, Q8>) {
-    int8_scores<Q>(keys, entry, seen, stride, width, query, weight);
+    if (width / kQ8Width % 2) return int8_scores<Q, false>(keys, entry, seen, stride, width, query, weight);
+    int8_scores<Q, true>(keys, entry, seen, stride, width, query, weight);
   } else {
     if (staged<T>(width)) return StagedScores<T, Q>(keys, entry, seen, stride, width, stage)(query, weight);
     Scores<T, Q>(keys, entry, seen, stride, width)(query, weight);
