@@ -120,7 +120,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
 
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
 template <class T, int Q, bool kPlain>
-__global__ void __launch_bounds__(kThreads, kPlain && (!std::is_same_v<T, float> || Q < kMostQueries) ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, std::is_same_v<T, Q8> || (kPlain && (std::is_same_v<T, __half> || Q < kMostQueries)) ? 2 : 1)
     attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists given,
            const __grid_constant__ Rotation rotation, const __grid_constant__ AttentionShape shape, const float* q_gate,
            const float* norm, const T* keys, const T* values, Partials partials, float* y) {
