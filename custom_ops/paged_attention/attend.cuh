@@ -87,9 +87,6 @@ struct Shared {
   Lists lists;                             // of the step
   int bad, wrong;                          // a page that is none of the cache, an entry of a list; -1: there is no such
 
-  // Queries, and values [Q][width] of their splits so far.
-  static __host__ __device__ int dynamic_bytes(int width) { return 2 * Q * width * static_cast<int>(sizeof(float)); }
-
   // Positions of a split that a query attends to.
   __device__ int seen(int m, int split) const { return max(0, min(last[m] + 1 - split * kSplit, kSplit)); }
 };
@@ -122,26 +119,29 @@ __device__ __forceinline__ void prefetch_entries(const T* keys, const T* values,
   }
 }
 
-// Queries normed, rotated and scaled, a warp for each, and rounded for a cache of Q8_0 blocks; `own` [width] is the
-// warp's.
+// Queries normed, rotated and scaled, a warp for each at a time, and rounded for a cache of Q8_0 blocks; `own` [width]
+// is the warp's.
 template <class T, int Q, bool kPlain>
 __device__ __forceinline__ void prepare_query(const Rotation& rotation, const AttentionShape& shape,
                                               const Shared<Q>& shared, int count, const float* q_gate,
                                               const float* norm, float* own, float* query) {
-  const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
-  if (m >= Q) return;
-  if (m < count) {
-    const float scale = 1.0f / sqrtf(static_cast<float>(width));
-    norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, shared.at[m], width,
-                scale, own);
-    if (shape.key_rotation) rotate(own, width, shape.key_rotation);
-  }
-  if constexpr (std::is_same_v<T, Q8>) {
-    for (int i = lane; m >= count && i < width; i += kWarp) own[i] = 0.0f;
+  const int lane = threadIdx.x % kWarp, width = shape.width;
+  const float scale = 1.0f / sqrtf(static_cast<float>(width));
+#pragma unroll 1
+  for (int m = threadIdx.x / kWarp; m < Q; m += kThreads / kWarp) {
+    if (m < count) {
+      norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, shared.at[m], width,
+                  scale, own);
+      if (shape.key_rotation) rotate(own, width, shape.key_rotation);
+    }
+    if constexpr (std::is_same_v<T, Q8>) {
+      for (int i = lane; m >= count && i < width; i += kWarp) own[i] = 0.0f;
+      __syncwarp();
+      round_query<Q>(own, m, width, query);
+    } else {
+      for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;
+    }
     __syncwarp();
-    round_query<Q>(own, m, width, query);
-  } else {
-    for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;
   }
 }
 
@@ -179,12 +179,11 @@ __device__ __forceinline__ void exponentiate(int count, int split, bool first, S
   }
 }
 
-// y of the tile's queries from their softmax; a warp for each.
+// y of query m from its softmax, by a warp.
 template <int Q, bool kPlain>
-__device__ __forceinline__ void finish(const AttentionShape& shape, int count, const float* q_gate,
-                                       const Shared<Q>& shared, float* total, float* y) {
-  const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
-  if (m >= count) return;
+__device__ __forceinline__ void finish(const AttentionShape& shape, int m, const float* q_gate, const Shared<Q>& shared,
+                                       float* total, float* y) {
+  const int lane = threadIdx.x % kWarp, width = shape.width;
   const float inverse = 1.0f / shared.sum[m];
   const int64_t head = shared.head[m];
   const float* gate = q_gate + (head * (kPlain ? 2 : shape.parts) + 1) * width;

@@ -12,7 +12,10 @@ constexpr int kPairLanes = 4;  // that share a pair of blocks: each has two word
 // on. The first block of a pair begins with code 2, as the others are in a word with the scale, and ends with 0 and 1.
 __device__ __forceinline__ int pair_place(int b, int i) { return b % 2 ? i : (i + kQ8Width - 2) % kQ8Width; }
 
-// kAligned: heads lie at multiples of four bytes, and have an even number of blocks.
+// Whether heads lie at multiples of four bytes, and have an even number of blocks.
+__device__ __forceinline__ bool aligned_blocks(int width) { return width / kQ8Width % 2 == 0; }
+
+// kAligned: aligned_blocks.
 template <bool kAligned>
 struct BlockPair {
   uint32_t head, middle;  // the first one's scale and codes 0 and 1; its codes 30 and 31 and the second one's scale
