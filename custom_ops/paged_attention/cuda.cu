@@ -243,7 +243,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     constexpr int Q = kManyQueries;
     const int64_t own = step.sequences.rows * step.shape.group / std::max(1, step.sequences.sequences);
     const size_t bytes = block_bytes<T, Q>(step.shape.width) + sizeof(Shared<Q>) + 2048;  // and what the system takes
-    return own >= 2 * Q && !step.lists.groups && step.shape.width % kStagedStep == 0 && 2 * bytes <= most_shared_bytes_;
+    return own >= 2 * Q && !step.lists.groups && step.shape.width % kStagedStep == 0 && 2 * bytes <= shared_bytes_;
   }
 
   // For heads of some widths, where a block may have the shared memory that it takes.
@@ -301,7 +301,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
   int64_t group_size_;
   int64_t multiprocessors_, full_device_;  // full_device_: blocks that keep all of them busy
   Counters done_;
-  size_t most_shared_bytes_ = most_shared_bytes();
+  size_t most_shared_bytes_ = most_shared_bytes(), shared_bytes_ = shared_bytes();
 };
 
 }  // namespace

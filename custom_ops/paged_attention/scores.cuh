@@ -100,7 +100,7 @@ class StagedScores {
           read(step, stage + 1);
         else if (step + 1 < steps_)
           read(step + 1, 0);
-#pragma unroll 1
+#pragma unroll kUnrolled
         for (int j = 0; j < kStageWidth / kLanes; ++j) {
           float2 key[kPositions];
 #pragma unroll
@@ -118,6 +118,7 @@ class StagedScores {
 
  private:
   static constexpr int kStageWidth = kStageBytes / sizeof(T), kVector = 16 / sizeof(T);
+  static constexpr int kUnrolled = Q > kMostQueries || sizeof(T) > 2 ? 1 : 4;  // else registers do not suffice
 
   __device__ __forceinline__ void read(int step, int stage) {
     const int slot = static_cast<int>(threadIdx.x) / kPairs, at = stage * kStageWidth + threadIdx.x % kPairs * kVector;
