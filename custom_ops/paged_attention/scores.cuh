@@ -13,8 +13,8 @@ constexpr int kThreads = 256;                   // of a block: a warp for each q
 constexpr int kMostQueries = kThreads / kWarp;  // of a tile
 constexpr int kManyQueries = 2 * kMostQueries;  // of a tile of long prompts
 static_assert(kThreads == kSplit);
-constexpr int kStagedWidth = 512,
-              kStagedStep = 64;  // of heads whose keys go through shared memory: at most, and a divisor
+constexpr int kStagedWidth = 512;  // of heads whose keys go through shared memory, at most,
+constexpr int kStagedStep = 64;    // and what divides it
 constexpr int kPairs = kLanes / 2, kSlots = kThreads / kPairs;  // two lanes a thread: so many positions at once
 
 // Where element i of query m lies: what a thread reads for two queries is side by side, and what a warp reads too.
@@ -196,12 +196,9 @@ class Scores {
 };
 
 // Whether heads go through shared memory, and leave room for queries and values there.
-template <class T>
-__host__ __device__ bool staged(int width) {
-  return !std::is_same_v<T, Q8> && width % kStagedStep == 0 && width <= kStagedWidth;
-}
+__device__ __forceinline__ bool staged(int width) { return width % kStagedStep == 0 && width <= kStagedWidth; }
 
-// `stage`: of StagedScores, if the heads are staged.
+// `stage`: of StagedScores.
 template <class T, int Q>
 __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int seen, int stride, int width,
                                       const float* query, char* stage, float* weight) {
@@ -210,7 +207,7 @@ __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int 
       return int8_scores<Q, false>(keys, entry, seen, stride, width, query, weight);
     int8_scores<Q, true>(keys, entry, seen, stride, width, query, weight);
   } else {
-    if (Q > kMostQueries || staged<T>(width))
+    if (Q > kMostQueries || staged(width))
       return StagedScores<T, Q>(keys, entry, seen, stride, width, stage)(query, weight);
     if constexpr (Q <= kMostQueries) Scores<T, Q>(keys, entry, seen, stride, width)(query, weight);
   }
