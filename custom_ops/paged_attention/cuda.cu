@@ -19,7 +19,7 @@ constexpr int64_t kPartialBytes = int64_t{256} << 20;
 const int64_t kPartialBytes = emulator::setting("TRIGRAPH_EMULATED_PARTIAL_BYTES", int64_t{256} << 20);
 #endif
 
-// Of a block's shared memory: keys or values of the step, then queries, and their values so far.
+// A block's shared memory has keys or values of the step, then queries, and their values so far.
 template <class T, int Q>
 constexpr int kStageBytes =
     std::is_same_v<T, Q8> ? kValueBytes<T> : std::max(kValueBytes<T>, StagedScores<T, Q>::kBytes);

@@ -58,7 +58,7 @@ class BlockValues {
 
   __device__ __forceinline__ static int pair() { return static_cast<int>(threadIdx.x) % kReaders / kPairLanes; }
   __device__ __forceinline__ static int lane() { return threadIdx.x % kPairLanes; }
-  // Of code `at` of a pair's block; lanes write without conflicts.
+  // Where code `at` of a pair's block is; lanes write without conflicts.
   __device__ __forceinline__ static int place(int pair, int second, int at) {
     return pair * kPairWidth + second * kQ8Width + (at ^ pair % 2 * 16);
   }
