@@ -43,6 +43,15 @@ inline size_t most_shared_bytes() {
 #endif
 }
 
+// Shared memory of a multiprocessor, which its blocks divide among themselves.
+inline size_t shared_bytes() {
+  int device = 0, bytes = 0;
+  check(cudaGetDevice(&device), "the device in use");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+        "the shared memory of a multiprocessor");
+  return static_cast<size_t>(bytes);
+}
+
 // While one lives, what its thread allocates and frees ends no capture of another thread's stream, nor fails for it.
 class BesideCaptures {
  public:

@@ -87,9 +87,6 @@ struct Shared {
   Lists lists;                             // of the step
   int bad, wrong;                          // a page that is none of the cache, an entry of a list; -1: there is no such
 
-  // Queries, and values [Q][width] of their splits so far.
-  static __host__ __device__ int dynamic_bytes(int width) { return 2 * Q * width * static_cast<int>(sizeof(float)); }
-
   // Positions of a split that a query attends to.
   __device__ int seen(int m, int split) const { return max(0, min(last[m] + 1 - split * kSplit, kSplit)); }
 };
@@ -122,26 +119,29 @@ __device__ __forceinline__ void prefetch_entries(const T* keys, const T* values,
   }
 }
 
-// Queries normed, rotated and scaled, a warp for each, and rounded for a cache of Q8_0 blocks; `own` [width] is the
-// warp's.
+// Queries normed, rotated and scaled, a warp for each at a time, and rounded for a cache of Q8_0 blocks; `own` [width]
+// is the warp's.
 template <class T, int Q, bool kPlain>
 __device__ __forceinline__ void prepare_query(const Rotation& rotation, const AttentionShape& shape,
                                               const Shared<Q>& shared, int count, const float* q_gate,
                                               const float* norm, float* own, float* query) {
-  const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
-  if (m >= Q) return;
-  if (m < count) {
-    const float scale = 1.0f / sqrtf(static_cast<float>(width));
-    norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, shared.at[m], width,
-                scale, own);
-    if (shape.key_rotation) rotate(own, width, shape.key_rotation);
-  }
-  if constexpr (std::is_same_v<T, Q8>) {
-    for (int i = lane; m >= count && i < width; i += kWarp) own[i] = 0.0f;
+  const int lane = threadIdx.x % kWarp, width = shape.width;
+  const float scale = 1.0f / sqrtf(static_cast<float>(width));
+#pragma unroll 1
+  for (int m = threadIdx.x / kWarp; m < Q; m += kThreads / kWarp) {
+    if (m < count) {
+      norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, shared.at[m], width,
+                  scale, own);
+      if (shape.key_rotation) rotate(own, width, shape.key_rotation);
+    }
+    if constexpr (std::is_same_v<T, Q8>) {
+      for (int i = lane; m >= count && i < width; i += kWarp) own[i] = 0.0f;
+      __syncwarp();
+      round_query<Q>(own, m, width, query);
+    } else {
+      for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;
+    }
     __syncwarp();
-    round_query<Q>(own, m, width, query);
-  } else {
-    for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;
   }
 }
 
@@ -179,84 +179,11 @@ __device__ __forceinline__ void exponentiate(int count, int split, bool first, S
   }
 }
 
-// The bytes of the values that a thread reads together. Before sm_90, 64 take too many registers.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr int kAheadBytes = 32;
-#else
-constexpr int kAheadBytes = 64;
-#endif
-
-// The weighted sum of two columns of the values for four of the tile's queries, over a split.
-template <class T>
-struct ValueSums {
-  static constexpr int kQueries = 4, kAhead = kAheadBytes / sizeof(Pair<T>);  // positions read together
-  float2 sum[kQueries] = {};
-
-  // kWhole: all queries see all kAhead positions. What lies behind a query's position must not touch its bits.
-  template <bool kWhole>
-  __device__ __forceinline__ void add(const Pair<T>* value, const float* weight, int step, const int* seen) {
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n) {
-      const float2 x = value[n].wide();
-      const float4 four = *reinterpret_cast<const float4*>(weight + n * step);
-      const float by[kQueries] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int m = 0; m < kQueries; ++m)
-        if (kWhole || n < seen[m]) sum[m] = {fmaf(by[m], x.x, sum[m].x), fmaf(by[m], x.y, sum[m].y)};
-    }
-  }
-};
-
-// Adds a split's weighted values to `total` [Q][width].
-template <class T, int Q>
-__device__ __forceinline__ void add_values(const AttentionShape& shape, int count, const T* values, int split,
-                                           bool first, const Shared<Q>& shared, float* total) {
-  using Sums = ValueSums<T>;
-  constexpr int kQueries = Sums::kQueries, kAhead = Sums::kAhead;
-  const int last = shared.seen(count - 1, split), all = shared.seen(0, split), pairs = shape.width / 2;
-  for (int task = threadIdx.x; task < Q / kQueries * pairs; task += kThreads) {
-    const int begin = task / pairs * kQueries, column = task % pairs * 2;
-    const auto read = [&](int from, Pair<T>* out) {
-#pragma unroll
-      for (int n = 0; n < kAhead; ++n)
-        out[n].read(values + uint64_t{shared.entry[from + n]} * static_cast<uint32_t>(shape.stride), column / kLanes,
-                    column % kLanes);
-    };
-    Sums sums;
-    Pair<T> next[kAhead];
-    read(0, next);
-    for (int from = 0; from < last; from += kAhead) {
-      Pair<T> now[kAhead];
-#pragma unroll
-      for (int n = 0; n < kAhead; ++n) now[n] = next[n];
-      if (from + kAhead < last) read(from + kAhead, next);
-      const float* weight = shared.weight + from * Q + begin;
-      if (from + kAhead <= all) {
-        sums.template add<true>(now, weight, Q, nullptr);
-      } else {
-        int seen[kQueries];
-#pragma unroll
-        for (int m = 0; m < kQueries; ++m) seen[m] = begin + m < count ? shared.seen(begin + m, split) - from : 0;
-        sums.template add<false>(now, weight, Q, seen);
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < kQueries; ++m) {
-      if (begin + m >= count || !shared.seen(begin + m, split)) continue;
-      float2& sum = *reinterpret_cast<float2*>(total + (begin + m) * shape.width + column);
-      const float keep = shared.keep[begin + m], take = shared.take[begin + m];
-      sum = first ? sums.sum[m]
-                  : float2{fmaf(sum.x, keep, sums.sum[m].x * take), fmaf(sum.y, keep, sums.sum[m].y * take)};
-    }
-  }
-}
-
-// y of the tile's queries from their softmax; a warp for each.
+// y of query m from its softmax, by a warp.
 template <int Q, bool kPlain>
-__device__ __forceinline__ void finish(const AttentionShape& shape, int count, const float* q_gate,
-                                       const Shared<Q>& shared, float* total, float* y) {
-  const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
-  if (m >= count) return;
+__device__ __forceinline__ void finish(const AttentionShape& shape, int m, const float* q_gate, const Shared<Q>& shared,
+                                       float* total, float* y) {
+  const int lane = threadIdx.x % kWarp, width = shape.width;
   const float inverse = 1.0f / shared.sum[m];
   const int64_t head = shared.head[m];
   const float* gate = q_gate + (head * (kPlain ? 2 : shape.parts) + 1) * width;

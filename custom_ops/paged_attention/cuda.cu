@@ -19,41 +19,13 @@ constexpr int64_t kPartialBytes = int64_t{256} << 20;
 const int64_t kPartialBytes = emulator::setting("TRIGRAPH_EMULATED_PARTIAL_BYTES", int64_t{256} << 20);
 #endif
 
-// The splits of a tile, in order, by the whole block.
-template <int Q>
-__device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& shared, float* total) {
-  auto* factors = reinterpret_cast<float2*>(shared.weight);  // [Q][kWarp]: keep and take
-  const int own = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quads = width / 4;
-  const auto splits = [&](int m) { return static_cast<int>(shared.last[m] / kSplit) + 1; };
-  const int most = splits(count - 1);
-  Merging merging;
-  for (int first = 0; first < most; first += kWarp) {
-    __syncthreads();
-    if (own < count && first < splits(own)) {
-      const int last = splits(own) - 1;
-      const float* scalars = partial_at<Q>(shared, width, min(first + lane, last)) + Q * width + own;
-      factors[own * kWarp + lane] = merging(scalars[0], scalars[Q], !first, min(kWarp, last + 1 - first));
-      if (lane == 0) shared.sum[own] = merging.sum;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < count * quads; i += kThreads) {
-      const int m = i / quads, end = min(kWarp, splits(m) - first);
-      const float2* factor = factors + m * kWarp;
-      const auto* split = reinterpret_cast<const float4*>(partial_at<Q>(shared, width, first)) + i;
-      auto* out = reinterpret_cast<float4*>(total) + i;
-      float4 all = *out;
-#pragma unroll 8
-      for (int n = 0; n < end; ++n, split += Q * (width + 2) / 4) {
-        const float4 x = *split;
-        const auto [keep, take] = factor[n];
-        all = first + n == 0 ? x
-                             : float4{fmaf(all.x, keep, x.x * take), fmaf(all.y, keep, x.y * take),
-                                      fmaf(all.z, keep, x.z * take), fmaf(all.w, keep, x.w * take)};
-      }
-      *out = all;
-    }
-  }
-  __syncthreads();
+// A block's shared memory has keys or values of the step, then queries, and their values so far.
+template <class T, int Q>
+constexpr int kStageBytes =
+    std::is_same_v<T, Q8> ? kValueBytes<T> : std::max(kValueBytes<T>, StagedScores<T, Q>::kBytes);
+template <class T, int Q>
+int block_bytes(int width) {
+  return kStageBytes<T, Q> + 2 * Q * width * static_cast<int>(sizeof(float));
 }
 
 // The splits of a tile that are the block's, and y where it is the last one. kPlain: heads have gates, and rows see all
@@ -65,9 +37,9 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
                                           Shared<Q>& shared, float* y) {
   const int thread = threadIdx.x, kv_head = static_cast<int>(blockIdx.y), width = shape.width;
   const int begin = static_cast<int>(blockIdx.z);
-  auto* query = reinterpret_cast<float*>(shared_memory());
+  char* stage = shared_memory();
+  auto* query = reinterpret_cast<float*>(stage + kStageBytes<T, Q>);
   float* total = query + Q * width;  // the queries' splits so far, [Q][width]
-  auto* stage = reinterpret_cast<char*>(total + Q * width);
   if (thread == 0) {
     shared.sequence = tile.sequence, shared.count = tile.count, shared.splits = tile.splits();
     shared.row = tile.start + tile.first / shape.group, shared.place = tile.past + tile.first / shape.group;
@@ -99,7 +71,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     __syncthreads();
     exponentiate<Q, kPlain>(shared.count, split, first, shared);
     __syncthreads();
-    add_values(shape, shared.count, values, split, first, shared, total);
+    add_values(shape, shared.count, values, split, first, shared, stage, total);
     __syncthreads();
     if (shared.partials) write_partial(width, shared, total, partial_at<Q>(shared, width, split));
   }
@@ -110,12 +82,18 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
     merge_splits(width, shared.count, shared, total);
   }
-  finish<Q, kPlain>(shape, shared.count, q_gate, shared, total, y);
+#pragma unroll 1
+  for (int m = thread / kWarp; m < shared.count; m += kThreads / kWarp)
+    finish<Q, kPlain>(shape, m, q_gate, shared, total, y);
 }
+
+// Blocks that share a multiprocessor.
+template <class T, int Q, bool kPlain>
+constexpr int kBlocks = std::is_same_v<T, Q8> || (kPlain && (std::is_same_v<T, __half> || Q < kMostQueries)) ? 2 : 1;
 
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
 template <class T, int Q, bool kPlain>
-__global__ void __launch_bounds__(kThreads, kPlain && (std::is_same_v<T, __half> || Q < kMostQueries) ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, kBlocks<T, Q, kPlain>)
     attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists given,
            const __grid_constant__ Rotation rotation, const __grid_constant__ AttentionShape shape, const float* q_gate,
            const float* norm, const T* keys, const T* values, Partials partials, float* y) {
@@ -199,10 +177,10 @@ struct PagedAttention : PagedAttentionSignature<T> {
     if (!sight_.plain() || !sight_.gated) return enqueue<kMostQueries / 2, false>(context, step, y);
     if constexpr (std::is_same_v<T, __half>)
       if (few && !lists.groups && enqueue_few(context, step, y)) return;
-    if (cache.width <= kWideHead && !few)
-      enqueue<kMostQueries, true>(context, step, y);
-    else
-      enqueue<kMostQueries / 2, true>(context, step, y);
+    if (few || cache.width > kWideHead) return enqueue<kMostQueries / 2, true>(context, step, y);
+    if constexpr (!std::is_same_v<T, float>)
+      if (takes_many(step)) return enqueue<kManyQueries, true>(context, step, y);
+    enqueue<kMostQueries, true>(context, step, y);
   }
 
  private:
@@ -217,6 +195,14 @@ struct PagedAttention : PagedAttentionSignature<T> {
     if (top >= sequences.columns * sequences.page_size / group_size_) return lists;
     lists.groups = groups.as<int32_t>(), lists.top = static_cast<int>(top), lists.size = static_cast<int>(group_size_);
     return lists;
+  }
+
+  // Whether sequences fill large tiles, of which two fit on a multiprocessor.
+  bool takes_many(const Step& step) const {
+    constexpr int Q = kManyQueries;
+    const int64_t own = step.sequences.rows * step.shape.group / std::max(1, step.sequences.sequences);
+    const size_t bytes = block_bytes<T, Q>(step.shape.width) + sizeof(Shared<Q>) + 2048;  // and what the system takes
+    return own >= 2 * Q && !step.lists.groups && step.shape.width % kStagedStep == 0 && 2 * bytes <= shared_bytes_;
   }
 
   // For heads of some widths, where a block may have the shared memory that it takes.
@@ -262,7 +248,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Partials partials{memory.as<float>(), room, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
-    const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
+    const int bytes = block_bytes<T, Q>(shape.width);
     launch(attend<T, Q, kPlain>, grid, kThreads, bytes, stream_of(context), step.sequences, step.lists, step.rotation,
            shape, context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
            context.input(3).as<T>(), partials, y.as<float>());
@@ -274,7 +260,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
   int64_t group_size_;
   int64_t multiprocessors_, full_device_;  // full_device_: blocks that keep all of them busy
   Counters done_;
-  size_t most_shared_bytes_ = most_shared_bytes();
+  size_t most_shared_bytes_ = most_shared_bytes(), shared_bytes_ = shared_bytes();
 };
 
 }  // namespace

@@ -5,14 +5,12 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// `read` takes elements `column` and `column + 1`, an even one, of the head's row `row` of kLanes elements; kRowSize is
-// how many elements of the tensor hold a row (Q8_0: two rows share a scale, so heads are moved by even rows).
+// `read` takes elements `column` and `column + 1`, an even one, of the head's row `row` of kLanes elements.
 template <class T>
 struct Pair;
 
 template <>
 struct Pair<float> {
-  static constexpr int kRowSize = kLanes;
   float2 raw;
   __device__ __forceinline__ void read(const float* head, int row, int column) {
     raw = *reinterpret_cast<const float2*>(head + row * kLanes + column);
@@ -22,29 +20,12 @@ struct Pair<float> {
 
 template <>
 struct Pair<__half> {
-  static constexpr int kRowSize = kLanes;
   uint32_t raw;
   __device__ __forceinline__ void read(const __half* head, int row, int column) {
     raw = *reinterpret_cast<const uint32_t*>(head + row * kLanes + column);
   }
   __device__ __forceinline__ float2 wide() const {
     return {half_bits(static_cast<uint16_t>(raw)), half_bits(static_cast<uint16_t>(raw >> 16))};
-  }
-};
-
-template <>
-struct Pair<Q8> {
-  static constexpr int kRowSize = kQ8Bytes * kLanes / kQ8Width;
-  uint32_t scale, codes;
-  __device__ __forceinline__ void read(const Q8* head, int row, int column) {
-    const Q8* block = head + row / 2 * kQ8Bytes;
-    scale = *reinterpret_cast<const uint16_t*>(block);
-    codes = *reinterpret_cast<const uint16_t*>(block + 2 + row % 2 * kLanes + column);
-  }
-  __device__ __forceinline__ float2 wide() const {
-    const float by = half_bits(static_cast<uint16_t>(scale));
-    return {by * static_cast<float>(static_cast<int8_t>(codes)),
-            by * static_cast<float>(static_cast<int8_t>(codes >> 8))};
   }
 };
 

@@ -1,7 +1,7 @@
 // What blocks leave of the splits that they walked, and how these are merged.
 #pragma once
 
-#include "attend.cuh"
+#include "values.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -61,5 +61,46 @@ struct Merging {
     return {merge.keep, merge.take};
   }
 };
+
+// The splits of a tile, in order, by the whole block.
+template <int Q>
+__device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& shared, float* total) {
+  auto* factors = reinterpret_cast<float2*>(shared.weight);                    // [Q][kWarp]: keep and take
+  constexpr int kWarps = kThreads / kWarp, kEach = (Q + kWarps - 1) / kWarps;  // queries of a warp
+  const int lane = threadIdx.x % kWarp, quads = width / 4;
+  const auto splits = [&](int m) { return static_cast<int>(shared.last[m] / kSplit) + 1; };
+  const int most = splits(count - 1);
+  Merging merging[kEach];
+  for (int first = 0; first < most; first += kWarp) {
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int own = static_cast<int>(threadIdx.x) / kWarp + e * kWarps;
+      if (own >= count || first >= splits(own)) continue;
+      const int last = splits(own) - 1;
+      const float* scalars = partial_at<Q>(shared, width, min(first + lane, last)) + Q * width + own;
+      factors[own * kWarp + lane] = merging[e](scalars[0], scalars[Q], !first, min(kWarp, last + 1 - first));
+      if (lane == 0) shared.sum[own] = merging[e].sum;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < count * quads; i += kThreads) {
+      const int m = i / quads, end = min(kWarp, splits(m) - first);
+      const float2* factor = factors + m * kWarp;
+      const auto* split = reinterpret_cast<const float4*>(partial_at<Q>(shared, width, first)) + i;
+      auto* out = reinterpret_cast<float4*>(total) + i;
+      float4 all = *out;
+#pragma unroll 8
+      for (int n = 0; n < end; ++n, split += Q * (width + 2) / 4) {
+        const float4 x = *split;
+        const auto [keep, take] = factor[n];
+        all = first + n == 0 ? x
+                             : float4{fmaf(all.x, keep, x.x * take), fmaf(all.y, keep, x.y * take),
+                                      fmaf(all.z, keep, x.z * take), fmaf(all.w, keep, x.w * take)};
+      }
+      *out = all;
+    }
+  }
+  __syncthreads();
+}
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -11,8 +11,10 @@ namespace trigraph::TRIGRAPH_ISA {
 constexpr int kSplit = 256;                     // positions that share one softmax
 constexpr int kThreads = 256;                   // of a block: a warp for each query when queries are made and finished
 constexpr int kMostQueries = kThreads / kWarp;  // of a tile
+constexpr int kManyQueries = 2 * kMostQueries;  // of a tile of long prompts
 static_assert(kThreads == kSplit);
-constexpr int kStagedWidth = 512;                               // of heads whose keys go through shared memory, at most
+constexpr int kStagedWidth = 512;  // of heads whose keys go through shared memory, at most,
+constexpr int kStagedStep = 64;    // and what divides it
 constexpr int kPairs = kLanes / 2, kSlots = kThreads / kPairs;  // two lanes a thread: so many positions at once
 
 // Where element i of query m lies: what a thread reads for two queries is side by side, and what a warp reads too.
@@ -71,7 +73,7 @@ struct ScoreSums {
 template <class T, int Q>
 class StagedScores {
  public:
-  static constexpr int kPositions = 4, kStep = kSlots * kPositions;
+  static constexpr int kPositions = Q > kMostQueries ? 2 : 4, kStep = kSlots * kPositions;
   static constexpr int kStageBytes = 128, kStride = kStageBytes + 32;  // positions of a warp in banks of their own
   static constexpr int kBytes = kStep * kStride;
 
@@ -98,7 +100,7 @@ class StagedScores {
           read(step, stage + 1);
         else if (step + 1 < steps_)
           read(step + 1, 0);
-#pragma unroll
+#pragma unroll kUnrolled
         for (int j = 0; j < kStageWidth / kLanes; ++j) {
           float2 key[kPositions];
 #pragma unroll
@@ -116,6 +118,7 @@ class StagedScores {
 
  private:
   static constexpr int kStageWidth = kStageBytes / sizeof(T), kVector = 16 / sizeof(T);
+  static constexpr int kUnrolled = Q > kMostQueries || sizeof(T) > 2 ? 1 : 4;  // else registers do not suffice
 
   __device__ __forceinline__ void read(int step, int stage) {
     const int slot = static_cast<int>(threadIdx.x) / kPairs, at = stage * kStageWidth + threadIdx.x % kPairs * kVector;
@@ -193,20 +196,20 @@ class Scores {
 };
 
 // Whether heads go through shared memory, and leave room for queries and values there.
-template <class T>
-__host__ __device__ bool staged(int width) {
-  return !std::is_same_v<T, Q8> && width % 64 == 0 && width <= kStagedWidth;
-}
+__device__ __forceinline__ bool staged(int width) { return width % kStagedStep == 0 && width <= kStagedWidth; }
 
-// `stage`: of StagedScores, if the heads are staged.
+// `stage`: of StagedScores.
 template <class T, int Q>
 __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int seen, int stride, int width,
                                       const float* query, char* stage, float* weight) {
   if constexpr (std::is_same_v<T, Q8>) {
-    int8_scores<Q>(keys, entry, seen, stride, width, query, weight);
+    if (Q <= kMostQueries && !aligned_blocks(width))
+      return int8_scores<Q, false>(keys, entry, seen, stride, width, query, weight);
+    int8_scores<Q, true>(keys, entry, seen, stride, width, query, weight);
   } else {
-    if (staged<T>(width)) return StagedScores<T, Q>(keys, entry, seen, stride, width, stage)(query, weight);
-    Scores<T, Q>(keys, entry, seen, stride, width)(query, weight);
+    if (Q > kMostQueries || staged(width))
+      return StagedScores<T, Q>(keys, entry, seen, stride, width, stage)(query, weight);
+    if constexpr (Q <= kMostQueries) Scores<T, Q>(keys, entry, seen, stride, width)(query, weight);
   }
 }
 

@@ -33,6 +33,8 @@ HEADS = [Heads(dtype=dtype, **shape) for dtype in (np.float16, np.float32) for s
     Heads(width=128, kv=2, group=3, page=7, dtype=np.uint8),
     Heads(width=96, kv=1, group=1, page=16, dtype=np.uint8),
     Heads(width=32, kv=2, group=13, page=16, dtype=np.uint8),
+    Heads(width=320, kv=1, group=2, page=16, dtype=np.uint8),
+    Heads(width=288, kv=1, group=1, page=16, dtype=np.uint8),
 ]
 Cache = tuple[NDArray[Any], NDArray[Any]]
 
@@ -116,3 +118,20 @@ def test_any_split_has_the_bits_of_single_rows(
 @pytest.mark.parametrize("index", range(len(HEADS)), ids=lambda i: f"{HEADS[i].width}-{HEADS[i].dtype.__name__}")
 def test_across_splits_of_the_softmax(isa: str, index: int) -> None:
     play(isa, index, 2, (270, 1), [(200, 0), (5, 3), (48, 0), (3, 5), (1, 0), (0, 7), (8, 0)])
+
+
+@pytest.mark.parametrize("index", [i for i, heads in enumerate(HEADS) if heads.dtype == np.uint8])
+def test_blocks_of_any_bytes(isa: str, index: int) -> None:
+    """Scales that are negative, too small to be normal, zero or not finite, and codes down to -128."""
+    heads = HEADS[index]
+    step = make_step(heads, [1, 20, 3], [30, 290, 0])
+    rng = np.random.default_rng(index)
+    key, value = (rng.integers(0, 256, step.past_key.shape, np.uint8) for _ in range(2))
+    for cache in (key, value):
+        high = cache.reshape(*cache.shape[:-1], -1, 34)[..., 1]
+        high[:] = np.where(high & 0x7F > 0x50, high & 0x87, high)
+    value[step.page_table[1, 0], 5, 0, :2] = 0, 0x7C
+    key[step.page_table[1, 2], 3, 0, :2] = 0, 0xFC
+    found, wanted = (operators(name, index, 1).attend(step, key, value) for name in (isa, "portable"))
+    assert np.isnan(wanted).any() and not np.isnan(wanted).all()
+    assert same_bits(np.nan_to_num(found, nan=7e33), np.nan_to_num(wanted, nan=7e33))

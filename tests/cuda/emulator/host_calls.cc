@@ -39,9 +39,14 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) { return device ? cudaErrorInvalidValue : cudaSuccess; }
-cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
+// An H100; a device with fewer multiprocessors, which a test asks for, has as much shared memory in each as the
+// smallest.
+cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
   const char* multiprocessors = std::getenv("TRIGRAPH_EMULATED_MULTIPROCESSORS");
-  *value = multiprocessors ? std::atoi(multiprocessors) : 132;
+  if (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor)
+    *value = (multiprocessors ? 100 : 228) << 10;
+  else
+    *value = multiprocessors ? std::atoi(multiprocessors) : 132;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {

@@ -93,7 +93,7 @@ FAKE_CUDA_API cudaError_t cudaGetDeviceProperties(Properties* out, int) {
 }
 FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int number) {
   enum { threads = 1, shared = 8, warp = 10, processors = 16, clock = 36, bus = 37, major = 75, minor = 76 };
-  enum { most_shared = 97 };
+  enum { all_shared = 81, most_shared = 97 };
   switch (attribute) {
     case threads:
       *value = kMaxThreads;
@@ -121,6 +121,9 @@ FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int 
       break;
     case minor:
       *value = kMinor;
+      break;
+    case all_shared:
+      *value = kMostSharedBytes + 1024;
       break;
     case most_shared:
       *value = kMostSharedBytes;
