@@ -237,7 +237,9 @@ def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: s
         (7, True, 2048, 0.75),
         (17, True, 2048, 0.75),
         (19, True, 4096, 2.25),
-        (40, True, None, 0),  # all fit
+        (31.5, True, None, 0),  # all fit
+        (32.1, True, 2048, 0.75),
+        (40, True, 4096, 2.25),
         (0.5, False, None, 0),
         (1, False, 2048, 1),
         (3, False, 4096, 3),
@@ -246,7 +248,7 @@ def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: s
 def test_pieces_of_prompts_are_longer_where_there_is_room(
     room: float, experts: bool, piece: int | None, left: float
 ) -> None:
-    """GiB for experts, and what is left of them for such pieces: at most an eighth, unless experts may not have it."""
+    """GiB for experts, and what is left for such pieces: at most an eighth, unless experts may not have it."""
     layer = ExpertLayer(name="layer", experts=1000, expert_bytes=32 << 20, chosen=2)
     weights, gib = Weights(trunk_bytes=100, layers=(layer,)), 1 << 30
     found = place(weights, [100 + int(room * gib)], working_bytes=0, experts=experts).gpus[0]
