@@ -70,6 +70,7 @@ struct WideWork {
     tile.end = matrix + task.rows * task.row_bytes;
     tile.y = task.y + base * task.rows + column;
     tile.rows = min(kWideRows, end - base);
+    tile.asked = (tile.rows + 7) / 8 * 8;
     tile.columns = min(task.columns, static_cast<int>(task.rows) - column);
     tile.follows = before.rows && before.task.type == task.type;
     tile.stage = (before.stage + static_cast<int>(tasks.width / kSuper)) % 2;

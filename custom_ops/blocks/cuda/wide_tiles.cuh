@@ -12,7 +12,8 @@ struct ChainOrder {
   int steps, chains;
 
   __device__ int first(int number) const {
-    return static_cast<int>(0x73516240u >> (4 * number & 31) & 7) * chains / kChains;
+    const unsigned eighth = 0x73516240u >> (4 * number & 31) & 7;
+    return static_cast<int>(eighth * static_cast<unsigned>(chains) / kChains);
   }
   // The step after one of the chain that comes as `number`, or `steps`.
   __device__ int after(int step, int number) const {
@@ -24,6 +25,7 @@ struct ChainOrder {
 
 // A tile of a block, which has another one before it and behind it.
 struct WideTile : ManyTile<kWideRows> {
+  int asked;     // rows of whole eights
   bool follows;  // has the type of the one before
   int stage;     // that its first step comes to
   int behind;    // where the block has the next one
@@ -50,7 +52,7 @@ __device__ __forceinline__ void ask_step(const WideTile& tile, WideStage<F>& sta
     for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
   }
   const int row = thread / 8;
-  if (row >= round_up(tile.rows, 8)) return;
+  if (row >= tile.asked) return;
   constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
   const char* x = tile.x[row];
   const char* codes = x + (step * Int8Row::kStride + e * 16);
