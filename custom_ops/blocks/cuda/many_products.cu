@@ -6,7 +6,7 @@ namespace {
 
 // From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks of
 // two multiprocessors.
-constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideMost = 3;
+constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
 
 }  // namespace
 
@@ -15,7 +15,7 @@ void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
   const ManyTasks wide = tasks.widened();
   const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
   if (tasks.width % kSuper == 0 && mean >= (buckets.used ? kWideMean : kWideAll) &&
-      2 * wide.blocks * max_buckets * parts >= kWideMost * multiprocessors())
+      2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
     launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
   else
     launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());

@@ -8,7 +8,7 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kWideBlocks = 2;    // of a multiprocessor
+constexpr int kResident = 2;      // blocks of a multiprocessor
 constexpr int kPartsAtOnce = 32;  // of rows, for which weights come from memory once: the second-level cache has them
 
 template <class F>
@@ -32,7 +32,7 @@ struct WideWork {
 
   __device__ int tiles() const { return parts * tasks.blocks; }
 
-  // The number of a tile for this block, which has had the one of `number`. A thread calls; it waits for no answer.
+  // The number of a tile for this block, which has had the one of `number`. A thread calls.
   __device__ int take(int number) const {
     const int blocks = static_cast<int>(gridDim.x), all = tiles();
     if (number >= all) return number;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void meet(const WideTile& tile, const WideTile& behin
 }
 
 template <class... F>
-__global__ void __launch_bounds__(kTileThreads, kWideBlocks)
+__global__ void __launch_bounds__(kTileThreads, kResident)
     wide_tiles(const __grid_constant__ ManyTasks tasks, const __grid_constant__ Buckets buckets, int count,
                int64_t x_bytes) {
   __shared__ WideTile tile[3];  // the one before may still be read, when the next one is found
@@ -110,10 +110,7 @@ __global__ void __launch_bounds__(kTileThreads, kWideBlocks)
   if (threadIdx.x == kWarp) tile[0].next = work.take(first);
   if (threadIdx.x < 3) tile[threadIdx.x].behind = (static_cast<int>(threadIdx.x) + 1) % 3;
   if (threadIdx.x == 0) tile[2].rows = tile[2].stage = 0;
-  if (threadIdx.x < kWarp) {
-    __syncwarp();
-    work.find(first, tile[2], tile[0]);
-  }
+  if (threadIdx.x < kWarp) work.find(first, tile[2], tile[0]);
   __syncthreads();
 #pragma unroll 1
   for (const WideTile* at = tile; at->rows; at = tile + at->behind) {
@@ -132,7 +129,7 @@ template <class... F>
 void launch_wide(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows, cudaStream_t stream,
                  Types<F...>) {
   const int64_t parts = buckets.used ? max_buckets : (rows + kWideRows - 1) / kWideRows;
-  const int64_t blocks = std::min(tasks.blocks * parts, kWideBlocks * multiprocessors());
+  const int64_t blocks = std::min(tasks.blocks * parts, kResident * multiprocessors());
   launch(wide_tiles<F...>, static_cast<unsigned>(blocks), kTileThreads, std::max({wide_bytes<F>()...}), stream, tasks,
          buckets, rows, prepared_bytes(Layout::int8, tasks.width));
 }
