@@ -15,8 +15,8 @@ WORKING_BYTES = 1 << 30
 _PIECES = ((4096, 9 << 28), (2048, 3 << 28))
 """Tokens of prompts in a step, and bytes that it needs beyond `WORKING_BYTES`, as counted for the 35B-A3B.
 
-Each step of a long prompt copies the host's experts to the GPU, so longer ones copy less; and more tokens fill the tiles
-of an expert better."""
+Each step of a long prompt copies the host's experts to the GPU, so longer ones copy less; and more tokens of an expert
+fill its tiles better."""
 _PIECE_SHARE = 8  # of the room for experts, at most an eighth goes to longer pieces where some are the host's
 
 

@@ -49,7 +49,8 @@ def ids_of(counts: list[int], rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize(
-    ("types", "ffn"), [(("Q4_K", "Q4_K", "Q6_K"), 256), (("Q5_K", "Q6_K", "Q5_K"), 512), (("Q8_0", "Q4_K", "Q8_0"), 256)]
+    ("types", "ffn"),
+    [(("Q4_K", "Q4_K", "Q6_K"), 256), (("Q5_K", "Q6_K", "Q5_K"), 512), (("Q8_0", "Q4_K", "Q8_0"), 256)],
 )
 def test_experts(types: tuple[str, str, str], ffn: int) -> None:
     """Experts that one token chose, and up to 130 or none."""
