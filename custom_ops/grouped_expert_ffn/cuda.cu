@@ -10,7 +10,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
+constexpr int64_t kTokensAtOnce = 4096;  // a longer step runs in parts, so that scratch memory stays bounded
 
 // The tokens of a part of a step, a row of each for every token.
 struct Tokens {

@@ -21,10 +21,11 @@ struct Plan {
   int* first;            // [groups, room + 1] sorted indices
   int* token;            // [pairs] by sorted index
   int* sorted;           // [pairs] sorted index of each pair
+  unsigned* taken;       // [groups] of Buckets
   static int64_t most(int64_t pairs, int64_t experts) { return std::min(pairs, experts + pairs / Buckets::kMost); }
   // `experts`: of the largest group.
   static int64_t size(int64_t pairs, int64_t experts, int64_t groups = 1) {
-    return 1 + groups * (2 + 2 * most(pairs, experts)) + 2 * pairs;
+    return 1 + groups * (3 + 2 * most(pairs, experts)) + 2 * pairs;
   }
   Plan(int* memory, int64_t pairs, int64_t experts, int64_t groups = 1)
       : groups(groups),
@@ -34,9 +35,10 @@ struct Plan {
         expert(used + groups),
         first(expert + groups * room),
         token(first + groups * (room + 1)),
-        sorted(token + pairs) {}
+        sorted(token + pairs),
+        taken(reinterpret_cast<unsigned*>(sorted + pairs)) {}
   Buckets buckets(int64_t group, const int* source) const {
-    return {used + group, expert + group * room, first + group * (room + 1), source};
+    return {used + group, expert + group * room, first + group * (room + 1), source, taken + group};
   }
 };
 
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kBucketThreads)
   if (e < experts) rank_of[e] = rank;
   if (rank >= 0 && !missing) ranks[rank] = {0, 0, slot};
   if (rank >= 0 && missing) ranks[rank] = {1 + number / batch, rank - number % batch, number % batch};
-  if (e < plan.groups) plan.used[e] = 0;
+  if (e < plan.groups) plan.used[e] = 0, plan.taken[e] = 0;
   __syncthreads();
   bool bad = false;
   for (int i = e; i < pairs; i += kBucketThreads) {

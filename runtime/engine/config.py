@@ -59,7 +59,7 @@ class EngineConfig:
     cache_size: int | None = None
     """The files in it. None: 16 GiB, or half of what is free."""
     chunk: int | None = None
-    """Tokens of prompts in one step. None: 512; on a GPU 1,024, or up to 4,096 where the host has some experts."""
+    """Tokens of prompts in one step. None: 512; on a GPU 1,024, or up to 4,096 for a mixture of experts."""
     prefill_ms: float | None = None
     """Milliseconds that such a step may hold up requests that decode. None: a round of theirs; longer while these are
     few."""

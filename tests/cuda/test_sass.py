@@ -29,7 +29,7 @@ EARLY = (
     "write_",
 )
 """What names of kernels of a decode begin with."""
-REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "attend": 160, "mix": 96}
+REGISTERS = {"scan": 248, "tiles": 168, "wide_tiles": 128, "products": 128, "attend": 160, "mix": 96}
 REGISTERS |= dict.fromkeys(FEW, 128)
 """Of a thread; 64 for all others. Two blocks of 256 threads fit with 128."""
 

@@ -39,11 +39,14 @@ def test_bits_do_not_depend_on_companions_or_threads(isa: str, shape: dict[str, 
 
 def test_long_step(isa: str) -> None:
     """More tokens than run at once, wider than the down products that wait for their sum (on a CPU)."""
-    layer = Layer(width=96 if isa == "cuda" else 1120, ffn=32, experts=8, k=4)
-    x, ids, weights = layer.tokens(1100)
+    if isa == "cuda":
+        layer, at_once, tokens = Layer(width=32, ffn=32, experts=2, k=1), 4096, 4100
+    else:
+        layer, at_once, tokens = Layer(width=1120, ffn=32, experts=8, k=4), 1024, 1100
+    x, ids, weights = layer.tokens(tokens)
     y = layer.run(x, ids, weights)
     assert relative_error(y, layer.expected(x, ids, weights)) < TOLERANCE["float32"]
-    for t in (0, 517, 1023, 1024, 1099):
+    for t in (0, 517, at_once - 1, at_once, tokens - 1):
         assert same_bits(y[t : t + 1], layer.run(x[t : t + 1], ids[t : t + 1], weights[t : t + 1])), t
 
 

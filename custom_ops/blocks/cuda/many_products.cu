@@ -1,4 +1,5 @@
 #include "many_products.cuh"
+#include "wide_products.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -13,11 +14,11 @@ void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
                  cudaStream_t stream) {
   const ManyTasks wide = tasks.widened();
   const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
-  if (mean >= (buckets.used ? kWideMean : kWideAll) &&
+  if (tasks.width % kSuper == 0 && mean >= (buckets.used ? kWideMean : kWideAll) &&
       2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
-    launch_many<true>(wide, buckets, max_buckets, rows, stream, CommonTypes());
+    launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
   else
-    launch_many<false>(tasks, buckets, max_buckets, rows, stream, CommonTypes());
+    launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
 }
 
 ManyTasks ManyTasks::widened() const {
@@ -44,7 +45,7 @@ void ManyTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t st
     wide = kWidePlainColumns;
   else if (kernel.block == kSuper)
     wide = kWideColumns;
-  else if (kernel.type == std::string(Q8_0::kName) && width % kSuper == 0)
+  else if (kernel.type == std::string(Q8_0::kName))
     wide = kWideQ8Columns;
   task[count++] = {data,      y,
                    stride,    rows,

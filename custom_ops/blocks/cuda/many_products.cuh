@@ -2,37 +2,27 @@
 #pragma once
 
 #include "few_products.cuh"
-#include "wide_plain.cuh"
-#include "wide_q8.cuh"
-#include "wide_tiles.cuh"
+#include "plain_tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-template <bool kWide, class F>
+template <class F>
 constexpr size_t tile_bytes() {
   if constexpr (kPlain<F>)
-    return kWide ? std::max(sizeof(PlainMemory), kPlainParts * sizeof(PlainSums)) : kPlainParts * sizeof(PlainSums);
-  else if constexpr (kWide && kWhole<F>)
-    return sizeof(WideMemory<F>);
-  else if constexpr (kWide && std::is_same_v<F, Q8_0>)
-    return std::max(sizeof(Q8Memory), kTileWarps * sizeof(TileMemory<F>));
+    return kPlainParts * sizeof(PlainSums);
   else
     return kTileWarps * sizeof(TileMemory<F>);
 }
-
-template <bool kWide, class... F>
-constexpr size_t kTileBytes = std::max({tile_bytes<kWide, F>()...});
 
 // How many blocks share a multiprocessor, which bounds registers: types that are decoded a code at a time need more.
 template <class... F>
 constexpr int kTileBlocks = ((kPlain<F> || !kWhole<F> || std::is_base_of_v<OwnFragment, Fragment<F>>) && ...) ? 2 : 1;
 
 // grid: [blocks of the tasks, buckets, parts of a bucket's rows]. Without buckets there is one, with `count` rows.
-template <bool kWide, class... F>
+template <class... F>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
     tiles(const __grid_constant__ ManyTasks tasks, Buckets buckets, int count, int64_t x_bytes) {
-  constexpr int kRows = kWide ? kWideRows : kTileRows;
-  __shared__ ManyTile<kRows> tile;
+  __shared__ ManyTile<kTileRows> tile;
   __shared__ ManyTask task;  // constants by a number that only runs know would take registers
   char* memory = shared_memory();
   if (threadIdx.x == 0) {
@@ -41,14 +31,14 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
     task = tasks.task[number];
   }
   __syncthreads();
-  int base = static_cast<int>(blockIdx.z) * kRows, end = count;
+  int base = static_cast<int>(blockIdx.z) * kTileRows, end = count;
   if (buckets.used) {
     if (static_cast<int>(blockIdx.y) >= *buckets.used) return;
     base += buckets.first[blockIdx.y];
     end = buckets.first[blockIdx.y + 1];
   }
   if (base >= end) return;
-  if (threadIdx.x < kRows) {
+  if (threadIdx.x < kTileRows) {
     const int index = min(base + static_cast<int>(threadIdx.x), end - 1);
     const int64_t source = buckets.source ? buckets.source[index] : index;
     tile.x[threadIdx.x] = task.chains ? tasks.prepared + source * x_bytes + task.form_offset
@@ -60,44 +50,30 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
     tile.w = matrix + column * task.row_bytes;
     tile.end = matrix + task.rows * task.row_bytes;
     tile.y = task.y + base * task.rows + column;
-    tile.rows = min(kRows, end - base);
+    tile.rows = min(kTileRows, end - base);
     tile.columns = min(task.columns, static_cast<int>(task.rows) - column);
   }
   __syncthreads();
   with_type(task.type, Types<F...>(), [&](auto type) {
     using Own = decltype(type);
     if constexpr (kPlain<Own>) {
-      if constexpr (kWide)
-        if (takes_wide_plain(task, tile, tasks.width))
-          return meet_wide_plain(task, tile, static_cast<int>(tasks.width), memory);
 #pragma unroll 1
       for (int first = 0; first < tile.columns; first += kPlainColumns)
         meet_plain<Own>(task, tile, first, tasks.width, memory);
-    } else if constexpr (!kWide) {
-      meet_tile<Own>(task, tile, 0, tasks.width, memory);
-    } else if constexpr (kWhole<Own>) {
-      meet_wide<Own>(task, tile, tasks.width, memory);
     } else {
-      if constexpr (std::is_same_v<Own, Q8_0>)
-        if (tasks.width % kSuper == 0) return meet_wide_q8(task, tile, tasks.width, memory);
-#pragma unroll 1
-      for (int first = 0; first < tile.rows; first += kTileRows) {
-        __syncthreads();
-        meet_tile<Own>(task, tile, first, tasks.width, memory);
-      }
+      meet_tile<Own>(task, tile, 0, tasks.width, memory);
     }
   });
 }
 
-template <bool kWide, class... F>
+template <class... F>
 void launch_many(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows, cudaStream_t stream,
                  Types<F...>) {
-  constexpr int64_t kRows = kWide ? kWideRows : kTileRows;
   const int64_t most = buckets.used ? std::min<int64_t>(rows, Buckets::kMost) : rows;
-  const int64_t parts = std::min<int64_t>(65535, (most + kRows - 1) / kRows);
+  const int64_t parts = std::min<int64_t>(65535, (most + kTileRows - 1) / kTileRows);
   const dim3 grid(static_cast<unsigned>(tasks.blocks), static_cast<unsigned>(max_buckets),
                   static_cast<unsigned>(parts));
-  launch(tiles<kWide, F...>, grid, kTileThreads, kTileBytes<kWide, F...>, stream, tasks, buckets, rows,
+  launch(tiles<F...>, grid, kTileThreads, std::max({tile_bytes<F>()...}), stream, tasks, buckets, rows,
          prepared_bytes(Layout::int8, tasks.width));
 }
 

@@ -79,7 +79,7 @@ void few_of_type(const FewTasks& tasks, cudaStream_t stream) {
 template <class F>
 void many_of_type(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
                   cudaStream_t stream) {
-  launch_many<false>(tasks, buckets, max_buckets, rows, stream, Types<F>());
+  launch_many(tasks, buckets, max_buckets, rows, stream, Types<F>());
 }
 
 template <class F, Layout kLayout>

@@ -36,6 +36,7 @@ struct Buckets {
   const int* matrix;                // [buckets] of the stack
   const int* first;                 // [buckets + 1] sorted indices
   const int* source;                // [pairs] or nullptr
+  unsigned* taken;                  // how many tiles of a launch have been taken by blocks; zero between launches
 };
 
 struct FewTasks;

@@ -34,6 +34,7 @@ __device__ __forceinline__ int own_thread() {
   int thread = threadIdx.x;
 #if defined(__CUDACC__)
   asm volatile("" : "+r"(thread));
+  __builtin_assume(thread >= 0);  // else divisions take more instructions
 #endif
   return thread;
 }

@@ -19,7 +19,7 @@ using PlainMemory = PlainStage[2];
 // Asks for a part of all rows: a warp for each eighth row.
 __device__ __forceinline__ void ask_part(const ManyTask& task, const ManyTile<kWideRows>& tile, int width, int start,
                                          PlainStage& stage) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, at = start + static_cast<int>(threadIdx.x) % kWarp * 4;
+  const int warp = own_thread() / kWarp, at = start + own_thread() % kWarp * 4;
   const int bytes = max(0, min(4, width - at)) * static_cast<int>(sizeof(float));
 #pragma unroll
   for (int i = 0; i < kWideRows + kWidePlainColumns; i += kTileWarps) {
@@ -32,9 +32,8 @@ __device__ __forceinline__ void ask_part(const ManyTask& task, const ManyTile<kW
 __device__ __forceinline__ void meet_wide_plain(const ManyTask& task, const ManyTile<kWideRows>& tile, int width,
                                                 char* memory) {
   auto& stage = *reinterpret_cast<PlainMemory*>(memory);
-  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kWarp, first_row = warp / 2 * kPlainRows,
-            first_column =
-                warp % 2 * 2 * kPlainColumns + static_cast<int>(threadIdx.x) % kWarp / kLanes * kPlainColumns;
+  const int warp = own_thread() / kWarp, first_row = warp / 2 * kPlainRows,
+            first_column = warp % 2 * 2 * kPlainColumns + own_thread() % kWarp / kLanes * kPlainColumns;
   float sum[kPlainColumns][kPlainRows] = {};
   ask_part(task, tile, width, 0, stage[0]);
   end_copies();
@@ -44,6 +43,7 @@ __device__ __forceinline__ void meet_wide_plain(const ManyTask& task, const Many
     __syncthreads();
     if (start + kPart < width) ask_part(task, tile, width, start + kPart, stage[at ^ 1]);
     end_copies();
+    const int lane = own_thread() % kLanes;
     float chain[kPlainColumns][kPlainRows] = {};
 #pragma unroll
     for (int k = 0; k < kPart; k += kLanes) {
@@ -61,6 +61,7 @@ __device__ __forceinline__ void meet_wide_plain(const ManyTask& task, const Many
     for (int i = 0; i < kPlainColumns * kPlainRows; ++i)
       sum[i / kPlainRows][i % kPlainRows] += chain[i / kPlainRows][i % kPlainRows];
   }
+  const int lane = own_thread() % kLanes;
 #pragma unroll
   for (int i = 0; i < kPlainRows; ++i)
 #pragma unroll

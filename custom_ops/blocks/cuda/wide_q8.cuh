@@ -19,7 +19,7 @@ using Q8Memory = Q8Stage[2];
 // Asks for 256 elements of all rows: eight threads for a row of each.
 __device__ __forceinline__ void ask_q8(const ManyTask& task, const ManyTile<kWideRows>& tile, int step,
                                        Q8Stage& stage) {
-  const int row = static_cast<int>(threadIdx.x) / 8, e = threadIdx.x % 8;
+  const int row = own_thread() / 8, e = own_thread() % 8;
   const uint8_t* w = tile.w + min(row, tile.columns - 1) * task.row_bytes + step * Q8Stage::kStride;
   const char* x = tile.x[row] + step * Int8Row::kStride;
 #pragma unroll
@@ -39,7 +39,7 @@ __device__ __forceinline__ uint32_t q8_word(const uint8_t* row, int run, int hal
 __device__ __forceinline__ void meet_wide_q8(const ManyTask& task, const ManyTile<kWideRows>& tile, int64_t width,
                                              char* memory) {
   auto& stage = *reinterpret_cast<Q8Memory*>(memory);
-  const int steps = static_cast<int>(width / kSuper), lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int steps = static_cast<int>(width / kSuper), lane = own_thread() % kWarp, warp = own_thread() / kWarp;
   const int g = lane / 4, t = lane % 4, eight = warp % kWideEights * 8, column = warp / kWideEights * kTileColumns + g;
   float sum[kChains][4] = {};
   ask_q8(task, tile, 0, stage[0]);

@@ -12,7 +12,8 @@ struct ChainOrder {
   int steps, chains;
 
   __device__ int first(int number) const {
-    return static_cast<int>(0x73516240u >> (4 * number & 31) & 7) * chains / kChains;
+    const unsigned eighth = 0x73516240u >> (4 * number & 31) & 7;
+    return static_cast<int>(eighth * static_cast<unsigned>(chains) / kChains);
   }
   // The step after one of the chain that comes as `number`, or `steps`.
   __device__ int after(int step, int number) const {
@@ -22,11 +23,21 @@ struct ChainOrder {
   }
 };
 
-// Asks for a step. A thread copies of a weight row each second piece of 16 bytes, and of one of the first `rows` rows
-// of activations each eighth.
+// A tile of a block, which has another one before it and behind it.
+struct WideTile : ManyTile<kWideRows> {
+  int asked;     // rows of whole eights
+  bool follows;  // has the type of the one before
+  int stage;     // that its first step comes to
+  int behind;    // where the block has the next one
+  int next;      // its number
+  ManyTask task;
+};
+
+// Asks for a step. A thread copies of a weight row each second piece of 16 bytes, and of a row of activations, in as
+// many eights as there are, each eighth.
 template <class F>
-__device__ __forceinline__ void ask_step(const ManyTask& task, const ManyTile<kWideRows>& tile, int rows,
-                                         WideStage<F>& stage, int step) {
+__device__ __forceinline__ void ask_step(const WideTile& tile, WideStage<F>& stage, int step) {
+  const ManyTask& task = tile.task;
   const int thread = own_thread(), half = thread % 2, e = thread % 8;
   const uint8_t* from = tile.w + (row_at(task, tile, thread / 2) + step * F::kBytes);
   uint8_t* to = stage.weights + thread / 2 * kTileStride<F> + 16 * half;
@@ -41,7 +52,7 @@ __device__ __forceinline__ void ask_step(const ManyTask& task, const ManyTile<kW
     for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
   }
   const int row = thread / 8;
-  if (row >= rows) return;
+  if (row >= tile.asked) return;
   constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
   const char* x = tile.x[row];
   const char* codes = x + (step * Int8Row::kStride + e * 16);
@@ -61,9 +72,11 @@ __device__ __forceinline__ void with_outputs(const ManyTask& task, const ManyTil
 #pragma unroll
   for (int n = 0; n < kEights; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = 8 * n + i % 2, right = i / 2 * 8;
-      if (row < rows - first && right < columns - column) visit(sums.sum[n][i], y + (row * of_row + right));
+    for (int i = 0; i < 2; ++i) {
+      const int row = 8 * n + i;
+      if (row >= rows - first) return;
+      if (0 < columns - column) visit(sums.sum[n][i], y + row * of_row);
+      if (8 < columns - column) visit(sums.sum[n][2 + i], y + (row * of_row + 8));
     }
 }
 
@@ -97,14 +110,18 @@ __device__ __forceinline__ void join(int number, const ManyTask& task, const Man
 }
 
 template <class F, int kEights>
-__device__ __forceinline__ void meet_eights(const ManyTask& task, const ManyTile<kWideRows>& tile, int64_t width,
-                                            char* memory) {
+__device__ __forceinline__ void meet_eights(const WideTile& tile, const WideTile& behind, int64_t width, char* memory) {
+  const ManyTask& task = tile.task;
   auto& own = *reinterpret_cast<WideMemory<F>*>(memory);
   const ChainOrder order{static_cast<int>(width / kSuper), task.chains};
   WideSums<kEights> chain, one;
-  ask_step(task, tile, 8 * kEights, own.stage[0], 0);
-  end_copies();
-  int at = 0;
+  chain.clear(), one.clear();  // else they would be kept from one tile to the next
+  int at = tile.stage;
+  if (!tile.follows) {
+    __syncthreads();  // others may still have the tile before
+    ask_step(tile, own.stage[at], 0);
+    end_copies();
+  }
 #pragma unroll 1
   for (int number = 0; number < order.chains; ++number) {
     chain.clear();
@@ -113,7 +130,8 @@ __device__ __forceinline__ void meet_eights(const ManyTask& task, const ManyTile
       await_copies(0);
       __syncthreads();
       const int next = order.after(step, number);
-      if (next < order.steps) ask_step(task, tile, 8 * kEights, own.stage[at ^ 1], next);
+      const bool last = next == order.steps;
+      if (!last || behind.follows) ask_step(last ? behind : tile, own.stage[at ^ 1], last ? 0 : next);
       end_copies();
       chain.add_step(own.stage[at], task, tile, step);
     }
@@ -123,17 +141,16 @@ __device__ __forceinline__ void meet_eights(const ManyTask& task, const ManyTile
 }
 
 template <class F>
-__device__ __forceinline__ void meet_wide(const ManyTask& task, const ManyTile<kWideRows>& tile, int64_t width,
-                                          char* memory) {
+__device__ __forceinline__ void meet_wide(const WideTile& tile, const WideTile& behind, int64_t width, char* memory) {
   static_assert(kWideEights == 4);
   if (tile.rows > 24)
-    meet_eights<F, 4>(task, tile, width, memory);
+    meet_eights<F, 4>(tile, behind, width, memory);
   else if (tile.rows > 16)
-    meet_eights<F, 3>(task, tile, width, memory);
+    meet_eights<F, 3>(tile, behind, width, memory);
   else if (tile.rows > 8)
-    meet_eights<F, 2>(task, tile, width, memory);
+    meet_eights<F, 2>(tile, behind, width, memory);
   else
-    meet_eights<F, 1>(task, tile, width, memory);
+    meet_eights<F, 1>(tile, behind, width, memory);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

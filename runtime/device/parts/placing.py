@@ -15,8 +15,9 @@ WORKING_BYTES = 1 << 30
 _PIECES = ((4096, 3 << 28), (2048, 1 << 28))
 """Tokens of prompts in a step, and bytes that it needs beyond `WORKING_BYTES`, as counted for the 35B-A3B.
 
-Each step of a long prompt copies the host's experts to the GPU, so longer ones copy less."""
-_PIECE_SHARE = 8  # of the room for experts, at most an eighth goes to longer pieces
+Each step of a long prompt copies the host's experts to the GPU, so longer ones copy less; and more tokens of an expert
+fill its tiles better."""
+_PIECE_SHARE = 8  # of the room for experts, at most an eighth goes to longer pieces where some are the host's
 
 
 def place(
@@ -142,10 +143,12 @@ def nowhere(weights: Weights) -> Placement:
 
 
 def _share(weights: Weights, room: int, *, experts: bool) -> GpuShare:
-    """What a GPU holds that has so many bytes for routed experts, and, with some on the host, for pieces of prompts."""
+    """What a GPU holds that has so many bytes for routed experts, and for pieces of prompts that they meet."""
     whole = GpuShare(weights, _slots(weights, room if experts else 0))
-    for tokens, nbytes in _PIECES if whole.is_split else ():
-        if nbytes * (_PIECE_SHARE if experts else 1) <= room:
+    left = room if whole.is_split else room - (whole.device_bytes - weights.trunk_bytes)
+    share = _PIECE_SHARE if experts and whole.is_split else 1
+    for tokens, nbytes in _PIECES if weights.layers else ():
+        if nbytes * share <= left:
             return GpuShare(weights, _slots(weights, room - nbytes if experts else 0), tokens)
     return whole
 

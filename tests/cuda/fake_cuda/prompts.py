@@ -1,7 +1,8 @@
-"""Long prompts of layers of the 35B-A3B whose experts are the host's. Nothing is computed: sizes and order count."""
+"""Long prompts of layers of the 35B-A3B, most with the host's experts. Nothing is computed: sizes and order count."""
 
 import ctypes
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,19 +12,39 @@ from support.models.hollow import write_hollow
 from support.weight_batches import batches_of, check_waits
 from trigraph.runtime import Engine, load
 from trigraph.runtime.device.cuda import weight_source
+from trigraph.runtime.device.parts.placing import WORKING_BYTES
 
 _BATCH = 128 << 20
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("layers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         patch.setattr(ctypes, "memmove", lambda *_: None)
         patch.setattr(weight_source, "free_memory", lambda: 1 << 40)
-        model = write_hollow("qwen3.6-35b-a3b", folder / "model.gguf", layers=4)
-        yield load(model, device="cuda", experts="cpu", context=8192, sequences=2)
+        yield write_hollow("qwen3.6-35b-a3b", folder / "model.gguf", layers=4)
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path) -> Engine:
+    return load(model, device="cuda", experts="cpu", context=8192, sequences=2)
+
+
+def test_a_mixture_on_the_gpu_takes_4096_tokens_at_once(model: Path, gpu: FakeDevice) -> None:
+    """Where there is memory: all experts of a layer have one plan, and its tiles come to as many blocks as fit."""
+    whole = load(model, device="cuda", context=8192, sequences=2)
+    before, _ = gpu.allocated(), gpu.most_allocated()
+    sequence = whole.steps.new_sequence()
+    gpu.launches()
+    whole.steps.prefill([sequence], [[3] * 4096])
+    launches = gpu.launches()
+    whole.steps.release(sequence)
+    assert 1 << 29 < gpu.most_allocated() - before < WORKING_BYTES + (9 << 28)
+    assert sum("bucket" in launch.kernel for launch in launches) == 4
+    blocks = [launch.blocks for launch in launches if "wide_tiles" in launch.kernel]
+    assert blocks and max(blocks) == 2 * 132
 
 
 def events_of_a_prompt(gpu: FakeDevice, engine: Engine, tokens: int) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from support.operators.run import Operator
+from support.operators.run import LIBRARY, Operator
 from trigraph.custom_ops.grouped_expert_ffn.reference import grouped_expert_ffn
 from trigraph.models.synth.blocks import random_weights
 
@@ -34,6 +34,7 @@ class Layer:
     down_type: str = "Q8_0"
     activations: str = "float32"
     threads: int = 2
+    library: str = LIBRARY
 
     def __post_init__(self) -> None:
         rows = self.ffn * (1 if self.up_type else 2)
@@ -45,7 +46,12 @@ class Layer:
             self.attributes["up_type"] = self.up_type
         x, ids, weights = self.tokens(1)
         self.operator = Operator(
-            "GroupedExpertFFN", [x, ids, weights, *self.matrices()], [np.float32], self.attributes, threads=self.threads
+            "GroupedExpertFFN",
+            [x, ids, weights, *self.matrices()],
+            [np.float32],
+            self.attributes,
+            threads=self.threads,
+            library=self.library,
         )
 
     def matrices(self) -> list[Any]:

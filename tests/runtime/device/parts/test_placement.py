@@ -237,7 +237,9 @@ def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: s
         (2.5, True, 2048, 0.25),
         (5.5, True, 2048, 0.25),
         (6.5, True, 4096, 0.75),  # a GPU of 12 GB has 8 for experts of the 35B-A3B
-        (40, True, None, 0),  # all fit
+        (31.5, True, None, 0),  # all fit
+        (31.6, True, 2048, 0.25),
+        (32.1, True, 4096, 0.75),
         (0.2, False, None, 0),
         (0.5, False, 2048, 0.5),
         (1, False, 4096, 1),
@@ -246,7 +248,7 @@ def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: s
 def test_pieces_of_prompts_are_longer_where_there_is_room(
     room: float, experts: bool, piece: int | None, left: float
 ) -> None:
-    """GiB for experts, and what is left of them for such pieces: at most an eighth, unless experts may not have it."""
+    """GiB for experts, and what is left for such pieces: at most an eighth, unless experts may not have it."""
     layer = ExpertLayer(name="layer", experts=1000, expert_bytes=32 << 20, chosen=2)
     weights, gib = Weights(trunk_bytes=100, layers=(layer,)), 1 << 30
     found = place(weights, [100 + int(room * gib)], working_bytes=0, experts=experts).gpus[0]
