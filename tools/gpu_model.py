@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trigraph.exporter import ExportOptions
 from trigraph.runtime import Engine, load
 from trigraph.runtime.bench.completions import greedy_completion
 from trigraph.runtime.bench.contender import Trigraph
@@ -195,6 +196,7 @@ def main() -> None:
     parser.add_argument("work", nargs="+")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--gpu-memory", type=partial(parse_bytes, "--gpu-memory"))
+    parser.add_argument("--kv-type", default="f16")
     parser.add_argument("--after", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=128, help="Of a completion")
     parser.add_argument("--accept", type=float, default=0.8)
@@ -213,7 +215,12 @@ def main() -> None:
     sequences = 1 + max([1, *counts["sequences-"], *counts["requests-"]])
     started = time.monotonic()
     engine = load(
-        options.model, device=options.device, gpu_memory=options.gpu_memory, sequences=sequences, context=context
+        options.model,
+        device=options.device,
+        gpu_memory=options.gpu_memory,
+        options=ExportOptions(kv_type=options.kv_type),
+        sequences=sequences,
+        context=context,
     )
     found("seconds of loading", time.monotonic() - started)
     print(*engine.model.notices, sep="\n", file=sys.stderr, flush=True)

@@ -86,12 +86,12 @@ def site(folder: Path, python: str, architecture: int) -> None:
             file.extractall(folder, [name for name in file.namelist() if not LEFT_OUT.search(name)])
     capi = folder / "onnxruntime" / "capi"
     provider = capi / "libonnxruntime_providers_cuda.so"
-    kept = small_provider(provider, provider, architecture)
+    removed = small_provider(provider, provider)
     make_stand_ins(provider, capi)
     (runtime,) = folder.glob("nvidia/*/lib/libcudart.so.13")
     shutil.move(runtime, capi)
     shutil.rmtree(folder / "nvidia")
-    print(f"ONNX Runtime's CUDA provider keeps {kept} of its fat binaries")
+    print(f"ONNX Runtime's CUDA provider goes without its {removed} fat binaries")
 
 
 def required(package: str) -> set[str]:

@@ -28,6 +28,7 @@ class Run(NamedTuple):
     device: str = "cuda"
     after: int = 4096
     """Tokens before a step."""
+    kv_type: str = "f16"
     layers: int | None = None
     llama: str | None = None
     """Options of gpu_llama.py to do the same; None: it does nothing beside."""
@@ -35,7 +36,7 @@ class Run(NamedTuple):
     def options(self, layers: int | None) -> tuple[str, ...]:
         """Of gpu_model.py. A file of so few layers gets their share of the memory, beside 3 GiB for all else."""
         memory = self.memory if layers is None else 3 + (self.memory - 3) * layers / LAYERS[self.model]
-        where = ("--device", self.device, "--after", str(self.after))
+        where = ("--device", self.device, "--after", str(self.after), "--kv-type", self.kv_type)
         return (*where, *(("--gpu-memory", str(int(memory * 2**30))) if self.memory else ()))
 
 
@@ -53,20 +54,21 @@ RUNS: Mapping[str, Run] = {
     "parts": Run("35b", "hash decode verify-4 prompt-4096", device="cuda:0,cuda:0"),
     "layers": Run("27b", "hash decode verify-4", 12, after=256),
     "few": Run("35b", "", layers=8),
+    "few-q8_0": Run("35b", "", kv_type="q8_0", layers=8),
     "few-27b": Run("27b", "", layers=8),
 }  # fmt: skip
-"""By stage; the last two, which are loaded in seconds, are for variants alone."""
+"""By stage; the last three, which are loaded in seconds, are for variants alone."""
 
 DEAREST = (
     ("35b", "few_experts", "mixture of experts", 1),
     ("35b", "few_experts", "mixture of experts", 4),
-    ("35b", "normed_products", "norm and delta rule's projections", 1),
+    ("35b", "normed_products|normed_alone", "norm and delta rule's projections", 1),
     ("35b", "scan_one", "delta rule", 1),
     ("35b", "attend_few", "attention", 1),
-    ("35b", "tiles", "experts", 1024),
+    ("35b", "wide_tiles", "experts", 4096),
     ("35b", "scan_many", "delta rule", 1024),
     ("35b", "attend", "attention", 1024),
-    ("27b", "tiles", "gate and up", 1024),
+    ("27b", "wide_tiles", "gate and up", 1024),
     ("27b", "quantised_products|few_products|normed_products", "gate and up", 1),
 )
 """The kernels that most of the time goes to: of which model, their names, the case of gpu_kernels, and its rows."""
