@@ -60,7 +60,7 @@ def main() -> None:
     pack = WORK / "gpu-pack"
     shutil.rmtree(pack, ignore_errors=True)
     (pack / "lib").mkdir(parents=True)
-    site(pack / "site", options.python, options.architecture)
+    site(pack / "site", options.python)
     sources(pack)
     libraries(pack / "lib", options.architecture)
     (pack / "run").write_text(RUN)
@@ -75,7 +75,7 @@ def main() -> None:
         sys.exit(f"error: at most {MOST / 1e6:.0f} MB are wanted")
 
 
-def site(folder: Path, python: str, architecture: int) -> None:
+def site(folder: Path, python: str) -> None:
     """Unpacks wheels for the other machine's Python."""
     wheels, kinds = WORK / f"wheels-{python}", ("--only-binary=:all:", "--no-deps", "--python-version", python)
     platforms = [f"--platform=manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "_2_12", "2010")]
