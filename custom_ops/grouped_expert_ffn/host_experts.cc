@@ -36,6 +36,8 @@ void gather(const HostGather& wanted, int64_t start) {
   }
 }
 
+static_assert(kHostAnswered == Pool::Mailbox::kAnswered && kHostFailed == Pool::Mailbox::kFailed);
+
 struct Layer {
   explicit Layer(const HostExpertsSpec& spec)
       : pool(Pool::of(spec.threads)),
