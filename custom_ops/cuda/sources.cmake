@@ -10,6 +10,7 @@ set(CUDA_SOURCES
   blocks/cuda/products.cu
   blocks/cuda/few_products.cu
   blocks/cuda/many_products.cu
+  blocks/cuda/plane_products.cu
   blocks/cuda/fused_quantisation.cu
   block_matmul/cuda.cu
   block_matmul/normed.cu

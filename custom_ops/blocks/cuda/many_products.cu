@@ -1,4 +1,5 @@
 #include "many_products.cuh"
+#include "plane_products.h"
 #include "wide_products.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -10,26 +11,33 @@ constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
 
 }  // namespace
 
-void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
-                 cudaStream_t stream) {
-  const ManyTasks wide = tasks.widened();
-  const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
-  if (tasks.width % kSuper == 0 && mean >= (buckets.used ? kWideMean : kWideAll) &&
-      2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
-    launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
-  else
-    launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
-}
-
-ManyTasks ManyTasks::widened() const {
+template <class Takes>
+ManyTasks ManyTasks::widened(const Takes& takes) const {
   ManyTasks wide = *this;
-  wide.blocks = 0;
+  wide.blocks = wide.count = 0;
   for (int i = 0; i < count; ++i) {
-    wide.task[i].columns = task[i].wide_columns;
-    wide.task[i].first_block = wide.blocks;
-    wide.blocks += static_cast<int>(blocks_of(task[i].rows, task[i].wide_columns));
+    if (!takes(task[i].type)) continue;
+    ManyTask& own = wide.task[wide.count++] = task[i];
+    own.columns = own.wide_columns;
+    own.first_block = wide.blocks;
+    wide.blocks += static_cast<int>(blocks_of(own.rows, own.columns));
   }
   return wide;
+}
+
+void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
+                 cudaStream_t stream) {
+  ManyTasks wide = tasks.widened([](int) { return true; });
+  const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
+  if (tasks.width % kSuper != 0 || mean < (buckets.used ? kWideMean : kWideAll) ||
+      2 * wide.blocks * max_buckets * parts < kWideBlocks * multiprocessors())
+    return launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
+  const ManyTasks planes = tasks.widened(has_planes);
+  if (!buckets.used && takes_planes(planes, rows)) {
+    many_planes(planes, rows, stream);
+    wide = tasks.widened([](int type) { return !has_planes(type); });
+  }
+  if (wide.count) launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
 }
 
 ManyTasks::ManyTasks(const float* x, const void* prepared, int64_t width)

@@ -40,7 +40,8 @@ __device__ __forceinline__ int own_thread() {
 }
 
 // Where a weight row of the block begins, from the first one on; rows that are not there are the last one.
-__device__ __forceinline__ int row_at(const ManyTask& task, const ManyTile<kWideRows>& tile, int row) {
+template <int kRows>
+__device__ __forceinline__ int row_at(const ManyTask& task, const ManyTile<kRows>& tile, int row) {
   return min(row, tile.columns - 1) * static_cast<int>(task.row_bytes);
 }
 
@@ -55,7 +56,8 @@ struct SixBitPart {
   const uint8_t* row;  // the lane's of the four matrices of the warp's 16 weight rows and 32 bytes: load_matrices
   uint32_t scales[2][2];
 
-  __device__ SixBitPart(const uint8_t* weights, int first, int lane, const ManyTask&, const ManyTile<kWideRows>&, int)
+  template <int kRows>
+  __device__ SixBitPart(const uint8_t* weights, int first, int lane, const ManyTask&, const ManyTile<kRows>&, int)
       : row(weights + (first + lane % 16) * kTileStride<F> + lane / 16 * 16) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -94,8 +96,9 @@ struct WidePart<Q4_K> : SixBitPart<Q4_K> {
 template <>
 struct WidePart<Q5_K> : SixBitPart<Q5_K> {
   uint32_t packed[4], high[4];
-  __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task,
-                      const ManyTile<kWideRows>& tile, int step)
+  template <int kRows>
+  __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task, const ManyTile<kRows>& tile,
+                      int step)
       : SixBitPart(weights, first, lane, task, tile, step) {
     load_matrices(row + 16, high);
   }
@@ -118,8 +121,9 @@ struct WidePart<Q6_K> {
   int half = 0;
 
   // What came with a block of a row begins at a multiple of 16.
-  __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task,
-                      const ManyTile<kWideRows>& tile, int step) {
+  template <int kRows>
+  __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task, const ManyTile<kRows>& tile,
+                      int step) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first + lane / 4 + 8 * i, base = static_cast<int>(reinterpret_cast<uintptr_t>(tile.w) & 15);

@@ -24,7 +24,8 @@ struct ChainOrder {
 };
 
 // A tile of a block, which has another one before it and behind it.
-struct WideTile : ManyTile<kWideRows> {
+template <int kRows>
+struct TileInTurn : ManyTile<kRows> {
   int asked;     // rows of whole eights
   bool follows;  // has the type of the one before
   int stage;     // that its first step comes to
@@ -32,15 +33,14 @@ struct WideTile : ManyTile<kWideRows> {
   int next;      // its number
   ManyTask task;
 };
+using WideTile = TileInTurn<kWideRows>;
 
-// Asks for a step. A thread copies of a weight row each second piece of 16 bytes, and of a row of activations, in as
-// many eights as there are, each eighth.
-template <class F>
-__device__ __forceinline__ void ask_step(const WideTile& tile, WideStage<F>& stage, int step) {
-  const ManyTask& task = tile.task;
-  const int thread = own_thread(), half = thread % 2, e = thread % 8;
-  const uint8_t* from = tile.w + (row_at(task, tile, thread / 2) + step * F::kBytes);
-  uint8_t* to = stage.weights + thread / 2 * kTileStride<F> + 16 * half;
+// Asks for the weights of a step. A thread copies of a weight row each second piece of 16 bytes.
+template <class F, int kRows>
+__device__ __forceinline__ void ask_weights(const TileInTurn<kRows>& tile, uint8_t* weights, int step) {
+  const int thread = own_thread(), half = thread % 2;
+  const uint8_t* from = tile.w + (row_at(tile.task, tile, thread / 2) + step * F::kBytes);
+  uint8_t* to = weights + thread / 2 * kTileStride<F> + 16 * half;
   if constexpr (F::kBytes % 16 == 0) {
 #pragma unroll
     for (int at = 0; at < F::kBytes; at += 32)
@@ -51,6 +51,13 @@ __device__ __forceinline__ void ask_step(const WideTile& tile, WideStage<F>& sta
 #pragma unroll
     for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
   }
+}
+
+// Asks for a step: its weights, and of a row of activations, in as many eights as there are, each eighth piece.
+template <class F>
+__device__ __forceinline__ void ask_step(const WideTile& tile, WideStage<F>& stage, int step) {
+  ask_weights<F>(tile, stage.weights, step);
+  const int thread = own_thread(), e = thread % 8;
   const int row = thread / 8;
   if (row >= tile.asked) return;
   constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
@@ -63,9 +70,9 @@ __device__ __forceinline__ void ask_step(const WideTile& tile, WideStage<F>& sta
 }
 
 // Visits a thread's sums that are there with where they go: visit(sum, y).
-template <int kEights, class Visit>
-__device__ __forceinline__ void with_outputs(const ManyTask& task, const ManyTile<kWideRows>& tile,
-                                             WideSums<kEights>& sums, const Visit& visit) {
+template <int kRows, int kEights, class Visit>
+__device__ __forceinline__ void with_outputs(const ManyTask& task, const ManyTile<kRows>& tile, WideSums<kEights>& sums,
+                                             const Visit& visit) {
   const int thread = own_thread(), first = thread % 4 * 2, column = thread / kWarp * kTileColumns + thread % kWarp / 4;
   const int rows = tile.rows, columns = tile.columns, of_row = static_cast<int>(task.rows);
   float* y = tile.y + (first * of_row + column);
@@ -82,10 +89,10 @@ __device__ __forceinline__ void with_outputs(const ManyTask& task, const ManyTil
 
 // Joins the chain that comes as `number` with those that wait for it, or lets it wait: the sum of the first four where
 // the product will be.
-template <class F, int kEights>
-__device__ __forceinline__ void join(int number, const ManyTask& task, const ManyTile<kWideRows>& tile,
-                                     WideSums<kEights>& chain, WideSums<kEights>& one, WideMemory<F>& memory) {
-  constexpr bool kStored = WideMemory<F>::kWaiting > 1;
+template <int kRows, int kEights, class Memory>
+__device__ __forceinline__ void join(int number, const ManyTask& task, const ManyTile<kRows>& tile,
+                                     WideSums<kEights>& chain, WideSums<kEights>& one, Memory& memory) {
+  constexpr bool kStored = Memory::kWaiting > 1;
   const int thread = own_thread();
   if (!(number & 1)) {
     if constexpr (kStored)

@@ -65,3 +65,4 @@ inline __half __float2half_rn(float x) {
   const uint32_t rounded = (bits & 0x7fffffff) + 0xfff + (bits >> 13 & 1);  // to nearest even in the 10 bits that stay
   return {static_cast<uint16_t>(sign | ((rounded >> 13) - (112 << 10)))};
 }
+inline __half __short2half_rn(short x) { return __float2half_rn(x); }

@@ -45,6 +45,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
   const char* multiprocessors = std::getenv("TRIGRAPH_EMULATED_MULTIPROCESSORS");
   if (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor)
     *value = (multiprocessors ? 100 : 228) << 10;
+  else if (attribute == cudaDevAttrComputeCapabilityMajor)
+    *value = 9;
   else
     *value = multiprocessors ? std::atoi(multiprocessors) : 132;
   return cudaSuccess;

@@ -24,7 +24,7 @@ enum { cudaHostRegisterPortable = 1, cudaHostRegisterReadOnly = 8 };
 enum { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
 enum { cudaStreamNonBlocking = 1 };
 enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMemoryClockRate = 36, cudaDevAttrGlobalMemoryBusWidth = 37 };
-enum { cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81 };
+enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81 };
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,

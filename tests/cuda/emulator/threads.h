@@ -42,8 +42,9 @@ struct Warp {
   char met = 0;  // as the block's
 };
 
-constexpr size_t kMostShared = 98 << 10;   // of the 99 KB that the smallest devices give a block, variables beside it
-constexpr size_t kBehindShared = 4 << 10;  // what no block may write
+constexpr size_t kMostShared = 98 << 10;  // of the 99 KB that the smallest devices give a block, variables beside it
+constexpr size_t kMostSharedOf90 = 227 << 10;  // for a way that only sm_90 has
+constexpr size_t kBehindShared = 4 << 10;      // what no block may write
 
 // The block that runs; kernels of two sessions take turns.
 struct Block {
@@ -59,7 +60,7 @@ struct Block {
   Stack scheduler;
   void* scheduler_watched = nullptr;
   char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
-  alignas(16) char shared[kMostShared + kBehindShared];
+  alignas(16) char shared[kMostSharedOf90 + kBehindShared];
 };
 inline Block block;  // NOLINT(bugprone-throwing-static-initialization): a program without memory may end
 inline std::mutex running;
