@@ -60,8 +60,8 @@ bool is_sm_90() {
 
 bool takes_planes(const ManyTasks& tasks, int64_t rows) {
   const char* chosen = std::getenv("TRIGRAPH_PLANES");
-  return chosen && chosen == std::string("1") && rows > kWideRows && tiles_of(tasks, rows) >= multiprocessors() &&
-         is_sm_90();
+  return kHasWgmma && chosen && chosen == std::string("1") && rows > kWideRows &&
+         tiles_of(tasks, rows) >= multiprocessors() && is_sm_90();
 }
 
 bool has_planes(int type) { return has_planes(type, CommonTypes()); }

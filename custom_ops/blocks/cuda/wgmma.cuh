@@ -6,7 +6,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// CMakeLists.txt has the files that include this compiled for sm_90a alone, or for other architectures without it.
+#if !defined(__CUDACC__) || defined(TRIGRAPH_SM_90A)
 constexpr bool kHasWgmma = true;
 #else
 constexpr bool kHasWgmma = false;
@@ -51,12 +52,12 @@ __device__ __forceinline__ void show_to_tensor_cores() {
 
 // Ahead of products: registers are written.
 __device__ __forceinline__ void begin_products() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(TRIGRAPH_SM_90A)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void end_products() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(TRIGRAPH_SM_90A)
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #elif !defined(__CUDACC__)
   emulator::end_products();
@@ -65,7 +66,7 @@ __device__ __forceinline__ void end_products() {
 // Waits until at most so many groups of products are on their way.
 template <int kGroups>
 __device__ __forceinline__ void await_products() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(TRIGRAPH_SM_90A)
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 #elif !defined(__CUDACC__)
   emulator::await_products(kGroups);
@@ -76,7 +77,7 @@ __device__ __forceinline__ void await_products() {
 // d or in its place. The four warps of a group ask together.
 template <class Byte>
 __device__ __forceinline__ void ask_products(const uint32_t* a, RowsPlace place, bool add, int* d) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(TRIGRAPH_SM_90A)
 #define TRIGRAPH_FOUR(d) "+r"((d)[0]), "+r"((d)[1]), "+r"((d)[2]), "+r"((d)[3])
 #define TRIGRAPH_SIXTEEN(d) TRIGRAPH_FOUR(d), TRIGRAPH_FOUR(d + 4), TRIGRAPH_FOUR(d + 8), TRIGRAPH_FOUR(d + 12)
 #define TRIGRAPH_ASK(byte)                                                                                            \

@@ -10,9 +10,8 @@
 
 namespace emulator {
 
-// A thread's: of its two rows of A all 32 bytes, each fourth of them from another lane.
 struct Asked {
-  uint32_t a[4][4];  // [lane of four][word]
+  const uint32_t* a;
   bool is_signed, add;
   const char* rows;
   int count;
@@ -28,31 +27,32 @@ inline std::vector<std::vector<Asked>>& own_groups() {
 
 template <class Byte>
 void ask_products(const uint32_t* a, const char* rows, int count, bool add, int* d) {
-  const races::Unwatched unwatched;
-  require_whole_warp();
   if (block.size.x % (4 * kWarp)) die("four warps do not ask together");
   const size_t at = reinterpret_cast<uintptr_t>(rows) % 1024;
   if (at >= 128 || at % 32) die("products begin at no run of swizzled rows");
-  const uint32_t words[4] = {a[0], a[1], a[2], a[3]};
-  const Words& given = exchange(words);
-  Asked own{{}, Byte(-1) < 0, add, rows, count, d};
-  const unsigned first = current() % kWarp / 4 * 4;
-  for (int lane = 0; lane < 4; ++lane)
-    for (int i = 0; i < 4; ++i) own.a[lane][i] = given[i][first + lane];
-  own_groups().back().push_back(own);
+  own_groups().back().push_back({a, Byte(-1) < 0, add, rows, count, d});
 }
 
 inline void end_products() { own_groups().emplace_back(); }
 
+// The products of the warp's rows lane / 4 and 8 more, whose words lie in four lanes.
 inline void make(const Asked& own) {
-  const unsigned t = current() % 4;
+  const unsigned lane = current() % kWarp, quad = lane / 4 * 4;
+  uint32_t words[4], a[4][4];
+  std::memcpy(words, own.a, sizeof words);
+  {
+    const races::Unwatched unwatched;
+    require_whole_warp();
+    const Words& given = exchange(words);
+    for (int i = 0; i < 4; ++i) std::memcpy(a[i], given[i] + quad, sizeof a[i]);
+  }
   const size_t at = reinterpret_cast<uintptr_t>(own.rows) % 1024;
   for (int i = 0; i < own.count / 2; ++i) {
-    const int row = i / 4 * 8 + 2 * static_cast<int>(t) + i % 2, high = i % 4 / 2;
+    const int row = i / 4 * 8 + 2 * static_cast<int>(lane % 4) + i % 2, low = i % 4 / 2;
     const char* first = own.rows - at + row * 128;
     int sum = own.add ? own.d[i] : 0;
     for (int k = 0; k < 32; ++k) {
-      const uint32_t byte = own.a[k % 16 / 4][k / 16 * 2 + high] >> k % 4 * 8 & 255;
+      const uint32_t byte = a[k / 16 * 2 + low][k % 16 / 4] >> k % 4 * 8 & 255;
       const int value = own.is_signed ? int8_t(byte) : int(byte);
       sum += value * static_cast<int8_t>(first[((at + k) / 16 ^ row % 8) * 16 + k % 16]);
     }
