@@ -48,7 +48,7 @@ class Variant(NamedTuple):
         return re.sub(r"\W+", "-", self.name)
 
 
-COPIES, FEW_STEPS = ("prompt-2048",), ("decode", "verify-4")
+COPIES, FEW_STEPS, PROMPT = ("prompt-2048",), ("decode", "verify-4"), ("hash", "prompt-4096")
 VARIANTS = (
     Variant("as it is", {}, "few", FEW_STEPS),
     Variant("keys and values in q8_0", {}, "few-q8_0", (*FEW_STEPS, "prompt-4096"), "as it is, or less"),
@@ -57,6 +57,8 @@ VARIANTS = (
     Variant("host functions begin experts", {"TRIGRAPH_HOST_CALLS": "1"}, "12gb", ("decode",), "20 to 23"),
     Variant("experts for prompts are copied", {"TRIGRAPH_STREAM_EXPERTS": "1"}, "12gb", COPIES, "- / 240 to 490"),
     Variant("experts for prompts stay", {"TRIGRAPH_STREAM_EXPERTS": "0"}, "12gb", COPIES, "slower"),
+    Variant("prompts as they are", {}, "few-27b", PROMPT, "- / 126 to 183"),
+    Variant("weights as planes of bytes", {"TRIGRAPH_PLANES": "1"}, "few-27b", PROMPT, "- / 82 to 113"),
 )  # fmt: skip
 
 EXPECTED = {

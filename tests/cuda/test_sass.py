@@ -12,7 +12,7 @@ import pytest
 
 from support.devices import sass
 from support.devices.emulator import alone
-from support.devices.sass import ARCHITECTURES, FILES, Kernel, missing
+from support.devices.sass import ARCHITECTURES, FILES, PLANES, Kernel, missing
 
 RARE = "products.cu"
 """Products of the types that few models have, not held to this: some spill, and read blocks of odd sizes."""
@@ -47,7 +47,7 @@ def architecture(request: pytest.FixtureRequest) -> str:
 def fatbins() -> list[Path]:
     folder = sass.ROOT / "build" / "sass"
     with alone(folder):
-        return sass.compiled([path for path in FILES if path.name != RARE], folder)
+        return sass.compiled([path for path in FILES if path.name != RARE and path != PLANES], folder)
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +87,14 @@ def test_weights_are_copied_ahead_and_wide(compiled: list[Kernel]) -> None:
     few = [kernel for kernel in compiled if kernel.name.startswith(FEW)]
     copies = {kernel.name: [name for name, _ in kernel.instructions if name.startswith("LDGSTS")] for kernel in few}
     assert few and all(names and all(".128" in name for name in names) for names in copies.values()), copies
+
+
+def test_planes_are_asked_for_ahead() -> None:
+    """Where the compiler cannot keep registers for asynchronous products, it awaits each of them."""
+    folder = sass.ROOT / "build" / "sass"
+    with alone(folder):
+        fatbins = sass.compiled([PLANES], folder)
+    (kernel,) = sass.read(fatbins, "sm_90a")
+    assert kernel.count("STL") + kernel.count("LDL") == 0 and kernel.registers <= 255
+    types, asked, awaited = 3, 16, 3  # of a step
+    assert kernel.count("IGMMA") == types * asked and kernel.count("WARPGROUP.DEPBAR") == types * awaited

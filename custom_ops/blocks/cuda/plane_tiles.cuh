@@ -14,7 +14,7 @@ template <class F>
 struct PlaneStage {
   static constexpr int kSumStride = 48;  // bytes; what eight rows have is in all banks
   alignas(kAtomRows* kAtomBytes) char codes[kSuper / kAtomBytes][kWgmmaRows * kAtomBytes];
-  alignas(16) char sums[F::kMin ? kWgmmaRows : 0][kSumStride];  // of 16 codes, as halves
+  alignas(16) char sums[F::kMin ? kWgmmaRows : 1][kSumStride];  // of 16 codes, as halves
   alignas(16) float factor[kWgmmaRows];
   alignas(16) uint8_t weights[kWideColumns * kTileStride<F>];
 };
@@ -26,7 +26,7 @@ struct PlaneMemory {
 };
 
 // Eight threads share a row of activations, and have each 32nd one.
-constexpr int kWgmmaRowsAtOnce = kTileThreads / 8;
+constexpr int kRowsAtOnce = kTileThreads / 8;
 
 // Asks for a step.
 template <class F>
@@ -34,7 +34,7 @@ __device__ __forceinline__ void ask_planes(const PlaneTile& tile, PlaneStage<F>&
   ask_weights<F>(tile, stage.weights, step);
   const int e = own_thread() % 8, first = own_thread() / 8, skipped = step * Int8Row::kStride;
 #pragma unroll
-  for (int i = 0; i < kWgmmaRows; i += kWgmmaRowsAtOnce) {
+  for (int i = 0; i < kWgmmaRows; i += kRowsAtOnce) {
     const int row = first + i;
     const char* x = tile.x[row] + skipped;
 #pragma unroll
@@ -49,7 +49,7 @@ template <class F>
 __device__ __forceinline__ void prepare_step(PlaneStage<F>& stage) {
   if constexpr (F::kMin)
 #pragma unroll
-    for (int i = 0; i < kWgmmaRows; i += kWgmmaRowsAtOnce) {
+    for (int i = 0; i < kWgmmaRows; i += kRowsAtOnce) {
       auto* word = reinterpret_cast<uint32_t*>(stage.sums[own_thread() / 8 + i]) + own_thread() % 8;
       *word = as_halves(static_cast<int16_t>(*word), static_cast<int16_t>(*word >> 16));
     }
@@ -79,6 +79,8 @@ struct PlaneSums {
       end_products();
     }
     await_products<0>();
+#pragma unroll
+    for (int i = 0; i < 4 * kPlaneEights; ++i) written(low[i]), written(high[i]);
   }
 };
 

@@ -73,6 +73,15 @@ __device__ __forceinline__ void await_products() {
 #endif
 }
 
+// Behind a wait: keeps the compiler from reading a sum ahead of it.
+__device__ __forceinline__ void written(int& sum) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+r"(sum)::"memory");
+#else
+  (void)sum;
+#endif
+}
+
 // Asks for the products of a run: those of run_dots for each eight of the 96 rows at `place`, of signed bytes, added to
 // d or in its place. The four warps of a group ask together.
 template <class Byte>

@@ -76,6 +76,9 @@ inline int64_t setting(const char* name, int64_t otherwise) noexcept {
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
 
+// Shared memory that a block may ask for.
+inline size_t most_shared() noexcept { return setting("TRIGRAPH_PLANES", 0) ? kMostSharedOf90 : kMostShared; }
+
 inline void poison(void* memory, size_t bytes) {
   std::memset(memory, 0xff, bytes);
   uninitialised::mark(memory, bytes);

@@ -32,19 +32,29 @@ def engine(model: Path) -> Engine:
     return load(model, device="cuda", experts="cpu", context=8192, sequences=2)
 
 
-def test_a_mixture_on_the_gpu_takes_4096_tokens_at_once(model: Path, gpu: FakeDevice) -> None:
-    """Where there is memory: all experts of a layer have one plan, and its tiles come to as many blocks as fit."""
+def test_a_mixture_on_the_gpu_takes_4096_tokens_at_once(
+    model: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is memory: all experts of a layer have one plan, and its tiles come to as many blocks as fit.
+
+    With planes, all products of types that have them but the experts' go another way, in one block a multiprocessor.
+    """
     whole = load(model, device="cuda", context=8192, sequences=2)
     before, _ = gpu.allocated(), gpu.most_allocated()
     sequence = whole.steps.new_sequence()
     gpu.launches()
     whole.steps.prefill([sequence], [[3] * 4096])
     launches = gpu.launches()
+    monkeypatch.setenv("TRIGRAPH_PLANES", "1")
+    whole.steps.prefill([sequence], [[3] * 4096])
+    planes = [launch for launch in gpu.launches() if "plane_tiles" in launch.kernel]
     whole.steps.release(sequence)
     assert 1 << 29 < gpu.most_allocated() - before < WORKING_BYTES + (3 << 28)
     assert sum("bucket" in launch.kernel for launch in launches) == 4
     blocks = [launch.blocks for launch in launches if "wide_tiles" in launch.kernel]
     assert blocks and max(blocks) == 2 * 132
+    assert not any("plane_tiles" in launch.kernel for launch in launches)
+    assert planes and {(launch.blocks, launch.threads) for launch in planes} == {(132, 256)}
 
 
 def events_of_a_prompt(gpu: FakeDevice, engine: Engine, tokens: int) -> list[str]:

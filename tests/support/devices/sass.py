@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "custom_ops"
 FILES = sorted(path for path in SOURCES.rglob("*.cu") if path.stem not in ("device_error", "library", "memory"))
 """Those with kernels."""
+PLANES = SOURCES / "blocks" / "cuda" / "plane_products.cu"
+"""Which has code for sm_90a alone."""
 ARCHITECTURES = {"sm_80": "compute_80", "sm_89": "compute_80", "sm_90": "compute_90"}
 """And the virtual ones whose PTX they take: that of 8.9 is that of 8.0, as no code asks which of the two it is."""
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
@@ -58,10 +60,11 @@ def compiled(sources: Sequence[Path], folder: Path) -> list[Path]:
     One that lies in the folder is not made again until a file changes that it was made of.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    options = [f"-gencode=arch={virtual},code={real}" for real, virtual in ARCHITECTURES.items()]
+    common = [f"-gencode=arch={virtual},code={real}" for real, virtual in ARCHITECTURES.items()]
 
     def compile(source: Path) -> Path:
         out = folder / f"{source.parent.name}-{source.stem}.fatbin"
+        options = ["-gencode=arch=compute_90a,code=sm_90a", "-DTRIGRAPH_SM_90A=1"] if source == PLANES else common
         if not _is_current(out, out.with_suffix(".d")):
             listed = ("-MD", "-MF", str(out.with_suffix(".d")))
             _run("nvcc", *options, *FLAGS, *listed, f"-I{SOURCES}", str(source), "-o", str(out))

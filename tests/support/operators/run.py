@@ -53,6 +53,7 @@ OPERATOR_TESTS = (
     "custom_ops/test_top_tokens.py",
     "cuda/emulator/drawn.py",
     "cuda/emulator/fused.py",
+    "cuda/emulator/planes.py",
     "cuda/emulator/prompts.py",
     "cuda/emulator/split.py",
     "cuda/emulator/standard.py",
