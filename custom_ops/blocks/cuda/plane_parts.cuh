@@ -6,7 +6,7 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Of a run of a lane's two weight rows: words as run_dots takes them.
+// A run of a lane's two weight rows, in words as run_dots takes them.
 struct Planes {
   uint32_t low[4], high[4];  // unsigned; signed
 

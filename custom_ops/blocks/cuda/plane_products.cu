@@ -8,20 +8,14 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr size_t kAlign = kAtomRows * kAtomBytes;
-
 template <class F>
 constexpr bool kHasPlanes = !kPlain<F> && kWhole<F>;
 
-template <class F>
-constexpr size_t plane_bytes() {
-  if constexpr (kHasPlanes<F>) return kAlign + sizeof(PlaneMemory<F>);
-  return 0;
-}
+constexpr size_t kAlign = kAtomRows * kAtomBytes;
+constexpr size_t kBytes =
+    kAlign + std::max({sizeof(PlaneMemory<Q4_K>), sizeof(PlaneMemory<Q5_K>), sizeof(PlaneMemory<Q6_K>)});
+static_assert(kBytes <= 224 << 10, "of the 227 KB that sm_90 gives a block, variables beside it");
 
-static_assert(plane_bytes<Q5_K>() <= 224 << 10 && plane_bytes<Q6_K>() <= 224 << 10, "an H100 gives a block 227 KB");
-
-template <class... F>
 __global__ void __launch_bounds__(kTileThreads, 1)
     plane_tiles(const __grid_constant__ ManyTasks tasks, const __grid_constant__ Buckets buckets, int count,
                 int64_t x_bytes) {
@@ -29,19 +23,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     take_tiles<kWgmmaRows>(tasks, buckets, count, x_bytes, [&](const PlaneTile& tile, const PlaneTile& behind) {
       char* memory = shared_memory();
       memory += -reinterpret_cast<uintptr_t>(memory) % kAlign;
-      with_type(tile.task.type, Types<F...>(), [&](auto type) {
+      with_type(tile.task.type, CommonTypes(), [&](auto type) {
         if constexpr (kHasPlanes<decltype(type)>) meet_planes<decltype(type)>(tile, behind, tasks.width, memory);
       });
     });
 }
 
 int64_t tiles_of(const ManyTasks& tasks, int64_t rows) { return tasks.blocks * int64_t{blocks_of(rows, kWgmmaRows)}; }
-
-template <class... F>
-void launch_planes(const ManyTasks& tasks, int64_t rows, cudaStream_t stream, Types<F...>) {
-  launch(plane_tiles<F...>, static_cast<unsigned>(std::min(tiles_of(tasks, rows), multiprocessors())), kTileThreads,
-         std::max({plane_bytes<F>()...}), stream, tasks, Buckets{}, rows, prepared_bytes(Layout::int8, tasks.width));
-}
 
 template <class... F>
 bool has_planes(int type, Types<F...>) {
@@ -69,7 +57,8 @@ bool takes_planes(const ManyTasks& tasks, int64_t rows) {
 bool has_planes(int type) { return has_planes(type, CommonTypes()); }
 
 void many_planes(const ManyTasks& tasks, int64_t rows, cudaStream_t stream) {
-  launch_planes(tasks, rows, stream, CommonTypes());
+  launch(plane_tiles, static_cast<unsigned>(std::min(tiles_of(tasks, rows), multiprocessors())), kTileThreads, kBytes,
+         stream, tasks, Buckets{}, rows, prepared_bytes(Layout::int8, tasks.width));
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -45,7 +45,7 @@ __device__ __forceinline__ RowsPlace moved_by(RowsPlace place, int bytes) {
 
 // What this thread has written to shared memory, tensor cores may read after the next barrier.
 __device__ __forceinline__ void show_to_tensor_cores() {
-#if defined(__CUDACC__)
+#if defined(TRIGRAPH_SM_90A)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from cuda.emulator.prompts import few_blocks, products  # noqa: F401
+
 from support.operators.block_weights import activations, random_blocks, weights
 from support.operators.row_bits import portable_kernels
 from support.operators.run import same_bits
