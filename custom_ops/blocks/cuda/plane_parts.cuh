@@ -100,9 +100,8 @@ struct PlanePart<Q6_K> : WidePart<Q6_K> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         // Products plus 0x8000, so that none borrows of its neighbour: the high byte's first bit is the other one then.
-        const uint32_t q = static_cast<uint32_t>(static_cast<int8_t>(
-                           reinterpret_cast<const uint16_t*>(p[i % 2] + 192)[run(pair, k)] >> 8 * (i / 2))),
-                       base = 0x80008000u - q * 0x00200020u;
+        const auto q = static_cast<uint32_t>(scale(i % 2, run(pair, k), i / 2));
+        const uint32_t base = 0x80008000u - q * 0x00200020u;
         const uint32_t even = (packed[i] >> 4 * k & 0x000f000f) | (moved(two[i], 2 * quarter, 4) & 0x00300030),
                        odd = (packed[i] >> (8 + 4 * k) & 0x000f000f) | (moved(two[i], 2 * quarter + 8, 4) & 0x00300030);
         planes[k].set(i, even * q + base, odd * q + base);
