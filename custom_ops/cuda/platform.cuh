@@ -217,6 +217,18 @@ __device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes
   for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
 #endif
 }
+// copy_ahead of 16 bytes where `wanted`, without a branch.
+__device__ __forceinline__ void copy_ahead_if(bool wanted, void* to, const void* from) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0; @wanted cp.async.ca.shared.global [%0], [%1], 16; }" ::"r"(
+          static_cast<unsigned>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(static_cast<int>(wanted))
+      : "memory");
+#else
+  if (wanted) copy_ahead(to, from);
+#endif
+}
 // Ends a group of copies of this thread.
 __device__ __forceinline__ void end_copies() {
 #if defined(__CUDACC__)

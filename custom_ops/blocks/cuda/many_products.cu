@@ -1,5 +1,5 @@
 #include "many_products.cuh"
-#include "wide_products.cuh"
+#include "tall_products.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -10,26 +10,30 @@ constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
 
 }  // namespace
 
+template <class Takes>
+ManyTasks ManyTasks::widened(const Takes& takes) const {
+  ManyTasks wide = *this;
+  wide.blocks = wide.count = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!takes(task[i].type)) continue;
+    ManyTask& own = wide.task[wide.count++] = task[i];
+    own.columns = own.wide_columns;
+    own.first_block = wide.blocks;
+    wide.blocks += static_cast<int>(blocks_of(own.rows, own.columns));
+  }
+  return wide;
+}
+
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
                  cudaStream_t stream) {
-  const ManyTasks wide = tasks.widened();
+  const ManyTasks wide = tasks.widened([](int) { return true; });
   const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
   if (tasks.width % kSuper == 0 && mean >= (buckets.used ? kWideMean : kWideAll) &&
       2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
     launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
+  else if (rows==77) launch(tall_tiles<Q4_K,Q5_K,Q6_K>,132,kTallThreads,sizeof(TallMemory<Q4_K,Q5_K,Q6_K>),stream,wide,buckets,rows,prepared_bytes(Layout::int8, tasks.width));
   else
     launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
-}
-
-ManyTasks ManyTasks::widened() const {
-  ManyTasks wide = *this;
-  wide.blocks = 0;
-  for (int i = 0; i < count; ++i) {
-    wide.task[i].columns = task[i].wide_columns;
-    wide.task[i].first_block = wide.blocks;
-    wide.blocks += static_cast<int>(blocks_of(task[i].rows, task[i].wide_columns));
-  }
-  return wide;
 }
 
 ManyTasks::ManyTasks(const float* x, const void* prepared, int64_t width)

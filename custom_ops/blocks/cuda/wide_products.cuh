@@ -23,7 +23,8 @@ constexpr size_t wide_bytes() {
 
 // The tiles of a launch, by number. All of a bucket's rows come one after the other; without buckets, all rows of some
 // parts that meet the same weights.
-struct WideWork {
+template <int kRows>
+struct TilesInTurn {
   const ManyTasks& tasks;
   const Buckets& buckets;
   int64_t x_bytes;
@@ -41,7 +42,7 @@ struct WideWork {
   }
 
   // Says what the tile of that number is, which comes after `before`. A warp calls.
-  __device__ __forceinline__ void find(int number, const WideTile& before, WideTile& tile) const {
+  __device__ __forceinline__ void find(int number, const TileInTurn<kRows>& before, TileInTurn<kRows>& tile) const {
     const int lane = own_thread() % kWarp;
     if (number >= tiles()) {
       if (lane == 0) tile.rows = 0, tile.follows = false;
@@ -54,22 +55,25 @@ struct WideWork {
       const int first = part / kPartsAtOnce * kPartsAtOnce, own = min(kPartsAtOnce, parts - first);
       const int in_parts = number - first * tasks.blocks;
       block = in_parts / own, part = first + in_parts % own;
-      base = part * kWideRows;
+      base = part * kRows;
     }
     int at = 0;
     while (at + 1 < tasks.count && tasks.task[at + 1].first_block <= block) ++at;
     const ManyTask& task = tasks.task[at];
-    const int index = min(base + lane, end - 1);
-    const int64_t source = buckets.source ? buckets.source[index] : index;
-    tile.x[lane] = task.chains ? tasks.prepared + source * x_bytes + task.form_offset
-                               : reinterpret_cast<const char*>(tasks.x + source * tasks.width);
+#pragma unroll
+    for (int row = lane; row < kRows; row += kWarp) {
+      const int index = min(base + row, end - 1);
+      const int64_t source = buckets.source ? buckets.source[index] : index;
+      tile.x[row] = task.chains ? tasks.prepared + source * x_bytes + task.form_offset
+                                : reinterpret_cast<const char*>(tasks.x + source * tasks.width);
+    }
     if (lane) return;
     const int column = (block - task.first_block) * task.columns;
     const uint8_t* matrix = task.data + (buckets.used ? buckets.matrix[part] * task.stride : 0);
     tile.w = matrix + column * task.row_bytes;
     tile.end = matrix + task.rows * task.row_bytes;
     tile.y = task.y + base * task.rows + column;
-    tile.rows = min(kWideRows, end - base);
+    tile.rows = min(kRows, end - base);
     tile.asked = (tile.rows + 7) / 8 * 8;
     tile.columns = min(task.columns, static_cast<int>(task.rows) - column);
     tile.follows = before.rows && before.task.type == task.type;
@@ -96,15 +100,15 @@ __device__ __forceinline__ void meet(const WideTile& tile, const WideTile& behin
   }
 }
 
-template <class... F>
-__global__ void __launch_bounds__(kTileThreads, kResident)
-    wide_tiles(const __grid_constant__ ManyTasks tasks, const __grid_constant__ Buckets buckets, int count,
-               int64_t x_bytes) {
-  __shared__ WideTile tile[3];  // the one before may still be read, when the next one is found
+// Has the block take one tile after the other: meet(tile, the one behind).
+template <int kRows, class Meet>
+__device__ __forceinline__ void take_tiles(const ManyTasks& tasks, const Buckets& buckets, int count, int64_t x_bytes,
+                                           const Meet& meet) {
+  __shared__ TileInTurn<kRows> tile[3];  // the one before may still be read, when the next one is found
   __shared__ int parts;
-  if (threadIdx.x == 0) parts = buckets.used ? *buckets.used : (count + kWideRows - 1) / kWideRows;
+  if (threadIdx.x == 0) parts = buckets.used ? *buckets.used : (count + kRows - 1) / kRows;
   __syncthreads();
-  const WideWork work{tasks, buckets, x_bytes, count, parts};
+  const TilesInTurn<kRows> work{tasks, buckets, x_bytes, count, parts};
   const int first = static_cast<int>(blockIdx.x);
   if (first >= work.tiles()) return;
   if (threadIdx.x == kWarp) tile[0].next = work.take(first);
@@ -113,16 +117,25 @@ __global__ void __launch_bounds__(kTileThreads, kResident)
   if (threadIdx.x < kWarp) work.find(first, tile[2], tile[0]);
   __syncthreads();
 #pragma unroll 1
-  for (const WideTile* at = tile; at->rows; at = tile + at->behind) {
-    const WideTile& own = *at;
-    WideTile& next = tile[own.behind];
+  for (const TileInTurn<kRows>* at = tile; at->rows; at = tile + at->behind) {
+    const TileInTurn<kRows>& own = *at;
+    TileInTurn<kRows>& next = tile[own.behind];
     // Two warps wait for answers at the same time.
     const int thread = own_thread();
     if (thread < kWarp) work.find(own.next, own, next);
     if (thread == kWarp) next.next = work.take(own.next);
-    with_type(own.task.type, Types<F...>(),
-              [&](auto type) { meet<decltype(type)>(own, next, tasks.width, shared_memory()); });
+    meet(own, next);
   }
+}
+
+template <class... F>
+__global__ void __launch_bounds__(kTileThreads, kResident)
+    wide_tiles(const __grid_constant__ ManyTasks tasks, const __grid_constant__ Buckets buckets, int count,
+               int64_t x_bytes) {
+  take_tiles<kWideRows>(tasks, buckets, count, x_bytes, [&](const WideTile& tile, const WideTile& behind) {
+    with_type(tile.task.type, Types<F...>(),
+              [&](auto type) { meet<decltype(type)>(tile, behind, tasks.width, shared_memory()); });
+  });
 }
 
 template <class... F>
