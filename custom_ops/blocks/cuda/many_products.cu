@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "many_products.cuh"
 #include "tall_products.cuh"
 
@@ -7,6 +9,9 @@ namespace {
 // From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks of
 // two multiprocessors.
 constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
+
+// Whether tiles have 64 rows where they can: another way, to be compared on a GPU.
+bool tall_chosen() { return std::getenv("TRIGRAPH_TALL_TILES") != nullptr; }
 
 }  // namespace
 
@@ -24,16 +29,29 @@ ManyTasks ManyTasks::widened(const Takes& takes) const {
   return wide;
 }
 
+int bucket_rows(int64_t mean, std::initializer_list<const ProductKernel*> kernels) {
+  const bool tall = tall_chosen() && mean >= kTallRows &&
+                    std::all_of(kernels.begin(), kernels.end(), [](const ProductKernel* kernel) {
+                      return kernel->many == many_common && can_be_tall(kernel->few_type, CommonTypes());
+                    });
+  return tall ? kTallRows : kWideRows;
+}
+
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
                  cudaStream_t stream) {
-  const ManyTasks wide = tasks.widened([](int) { return true; });
+  ManyTasks wide = tasks.widened([](int) { return true; });
   const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
-  if (tasks.width % kSuper == 0 && mean >= (buckets.used ? kWideMean : kWideAll) &&
-      2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
-    launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
-  else if (rows==77) launch(tall_tiles<Q4_K,Q5_K,Q6_K>,132,kTallThreads,sizeof(TallMemory<Q4_K,Q5_K,Q6_K>),stream,wide,buckets,rows,prepared_bytes(Layout::int8, tasks.width));
-  else
-    launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
+  if (tasks.width % kSuper != 0 || mean < (buckets.used ? kWideMean : kWideAll) ||
+      2 * wide.blocks * max_buckets * parts < kWideBlocks * multiprocessors())
+    return launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
+  const auto is_tall = [](int type) { return can_be_tall(type, CommonTypes()); };
+  const ManyTasks tall = tasks.widened(is_tall);
+  if (buckets.used ? buckets.most == kTallRows
+                   : tall_chosen() && tall.blocks * ((rows + kTallRows - 1) / kTallRows) >= multiprocessors()) {
+    launch_tall(tall, buckets, max_buckets, rows, stream, CommonTypes());
+    wide = tasks.widened([&](int type) { return !is_tall(type); });
+  }
+  if (wide.count) launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
 }
 
 ManyTasks::ManyTasks(const float* x, const void* prepared, int64_t width)

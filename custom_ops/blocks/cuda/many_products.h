@@ -33,6 +33,9 @@ struct ManyTasks {
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t stride, int64_t rows, int64_t row_bytes, float* y);
 };
 
+// Rows of a bucket that matrices of these kernels should have, if each meets so many rows on average.
+int bucket_rows(int64_t mean, std::initializer_list<const ProductKernel*> kernels);
+
 // For weights of CommonTypes alone: `rows` rows, or those of at most `max_buckets` buckets.
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
                  cudaStream_t stream);

@@ -73,7 +73,9 @@ struct SixBitPart {
   __device__ static SixBits block(const uint8_t* weights, int first, int lane, int i) {
     return SixBits(weights + (first + lane / 4 + 8 * i) * kTileStride<F>);
   }
-  __device__ int scale(int i, int run, int) const { return static_cast<int>(__byte_perm(scales[i][0], 0, 0x4440u + static_cast<unsigned>(run))); }
+  __device__ int scale(int i, int run, int) const {
+    return static_cast<int>(__byte_perm(scales[i][0], 0, 0x4440u + static_cast<unsigned>(run)));
+  }
   __device__ void advance() {
     row += 64;
     for (int i = 0; i < 2; ++i) scales[i][0] = scales[i][1];
@@ -144,7 +146,8 @@ struct WidePart<Q6_K> {
     for (int i = 0; i < 4; ++i) {
       const uint32_t *l = low[i % 2] + run % 2 * 8 + i / 2 * 4, *h = high[i % 2] + i / 2 * 4;
       const uint32_t low = __funnelshift_r(l[0], l[1], shift[i % 2]),
-                     two = __funnelshift_r(h[0], h[1], shift[i % 2]) ^ 0xaaaaaaaau;  // the upper bits, as 32 becomes zero
+                     two =
+                         __funnelshift_r(h[0], h[1], shift[i % 2]) ^ 0xaaaaaaaau;  // the upper bits, as 32 becomes zero
       a[i] = ((run < 2 ? low << 2 : low >> 2) & 0x3c3c3c3cu) | (two << (6 - 2 * run) & 0xc0c0c0c0u);
     }
   }

@@ -67,14 +67,14 @@ __device__ __forceinline__ void ask_step(const TileInTurn<kRows>& tile, WideActi
 #pragma unroll
   for (int i = 0; i < kRows; i += kThreads / 8) {
     const int row = i + thread / 8;
-    if (row >= tile.asked) return;
+    const bool wanted = row < tile.asked;
     constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
-    const char* x = tile.x[row];
-    const char* codes = x + (step * Int8Row::kStride + e * 16);
+    const char* codes = tile.x[row] + (step * Int8Row::kStride + e * 16);
 #pragma unroll
     for (int piece = 0; piece < kOwn; piece += 8)
-      copy_ahead_if(piece + 8 <= kOwn || e < kOwn - piece, rows.row[row] + (piece + e) * 16, codes + piece * 16);
-    if (e == 0) copy_word_ahead(rows.factor + row, x + (step * Int8Row::kStride + Int8Row::kScales));
+      copy_ahead_if(wanted && (piece + 8 <= kOwn || e < kOwn - piece), rows.row[row] + (piece + e) * 16,
+                    codes + piece * 16);
+    copy_ahead_if<4>(wanted && e == 0, rows.factor + row, codes + Int8Row::kScales);
   }
 }
 

@@ -49,7 +49,7 @@ namespace emulator {
 inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes) {
   const std::lock_guard<std::mutex> lock(running);
   const unsigned count = static_cast<unsigned>(threads);
-  if (shared_bytes > kMostShared || count > kMostThreads) die("a launch asks for more than every device has");
+  if (shared_bytes > most_shared() || count > kMostThreads) die("a launch asks for more than every device has");
   if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
   while (block.made < count) make_fiber(block.made++);
   block.body = &body;

@@ -42,8 +42,9 @@ struct Warp {
   char met = 0;  // as the block's
 };
 
-constexpr size_t kMostShared = 98 << 10;   // of the 99 KB that the smallest devices give a block, variables beside it
-constexpr size_t kBehindShared = 4 << 10;  // what no block may write
+constexpr size_t kMostShared = 98 << 10;  // of the 99 KB that the smallest devices give a block, variables beside it
+constexpr size_t kMostSharedOf90 = 227 << 10;  // for a way that only sm_90 has
+constexpr size_t kBehindShared = 4 << 10;      // what no block may write
 
 // The block that runs; kernels of two sessions take turns.
 struct Block {
@@ -59,7 +60,7 @@ struct Block {
   Stack scheduler;
   void* scheduler_watched = nullptr;
   char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
-  alignas(16) char shared[kMostShared + kBehindShared];
+  alignas(16) char shared[kMostSharedOf90 + kBehindShared];
 };
 inline Block block;  // NOLINT(bugprone-throwing-static-initialization): a program without memory may end
 inline std::mutex running;
@@ -74,6 +75,9 @@ inline int64_t setting(const char* name, int64_t otherwise) noexcept {
   const char* text = std::getenv(name);
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
+
+// Shared memory that a block may ask for.
+inline size_t most_shared() noexcept { return setting("TRIGRAPH_TALL_TILES", 0) ? kMostSharedOf90 : kMostShared; }
 
 inline void poison(void* memory, size_t bytes) {
   std::memset(memory, 0xff, bytes);
@@ -235,6 +239,28 @@ void multiply(const uint32_t* a, const uint32_t* b, int* d) {
       d[i] += sum;
     }
 }
+
+// Phases of so many arrivals each: custom_ops/cuda/mbarrier.cuh.
+class Phases {
+ public:
+  void begin(unsigned arrivals) { arrivals_ = left_ = arrivals, over_ = 0; }
+  void arrive() {
+    const races::Unwatched unwatched;
+    races::release(met_ + over_ % 2);
+    if (--left_) return;
+    left_ = arrivals_, ++over_;
+    block.idle = 0;
+  }
+  void await(unsigned parity) {
+    const races::Unwatched unwatched;
+    while (over_ % 2 == parity) yield(0, block.size.x);
+    races::acquire(met_ + parity);
+  }
+
+ private:
+  unsigned arrivals_, left_, over_;
+  char met_[2];  // who arrives and who waits in phases of a parity
+};
 
 inline void warp_barrier() {
   char& met = block.warps[current() / kWarp].met;
