@@ -57,6 +57,10 @@ VARIANTS = (
     Variant("host functions begin experts", {"TRIGRAPH_HOST_CALLS": "1"}, "12gb", ("decode",), "20 to 23"),
     Variant("experts for prompts are copied", {"TRIGRAPH_STREAM_EXPERTS": "1"}, "12gb", COPIES, "- / 240 to 490"),
     Variant("experts for prompts stay", {"TRIGRAPH_STREAM_EXPERTS": "0"}, "12gb", COPIES, "slower"),
+    Variant("35B in tiles of 32 rows", {}, "few", ("prompt-4096",), "- / 48 to 51"),
+    Variant("35B in tiles of 64 rows", {"TRIGRAPH_TALL_TILES": "1"}, "few", ("prompt-4096",), "- / 42 to 51"),
+    Variant("27B in tiles of 32 rows", {}, "few-27b", ("prompt-4096",), "- / 126 to 182"),
+    Variant("27B in tiles of 64 rows", {"TRIGRAPH_TALL_TILES": "1"}, "few-27b", ("prompt-4096",), "- / 95 to 182"),
 )  # fmt: skip
 
 EXPECTED = {
