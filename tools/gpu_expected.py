@@ -57,8 +57,11 @@ VARIANTS = (
     Variant("host functions begin experts", {"TRIGRAPH_HOST_CALLS": "1"}, "12gb", ("decode",), "20 to 23"),
     Variant("experts for prompts are copied", {"TRIGRAPH_STREAM_EXPERTS": "1"}, "12gb", COPIES, "- / 240 to 490"),
     Variant("experts for prompts stay", {"TRIGRAPH_STREAM_EXPERTS": "0"}, "12gb", COPIES, "slower"),
-    Variant("prompts as they are", {}, "few-27b", PROMPT, "- / 126 to 183"),
-    Variant("weights as planes of bytes", {"TRIGRAPH_PLANES": "1"}, "few-27b", PROMPT, "- / 82 to 113"),
+    Variant("35B in tiles of 32 rows", {}, "few", PROMPT, "- / 48 to 51"),
+    Variant("35B in tiles of 64 rows", {"TRIGRAPH_TALL_TILES": "1"}, "few", PROMPT, "- / 42 to 51"),
+    Variant("27B in tiles of 32 rows", {}, "few-27b", PROMPT, "- / 126 to 183"),
+    Variant("27B in tiles of 64 rows", {"TRIGRAPH_TALL_TILES": "1"}, "few-27b", PROMPT, "- / 95 to 182"),
+    Variant("27B with planes of bytes", {"TRIGRAPH_PLANES": "1"}, "few-27b", PROMPT, "- / 82 to 113"),
 )  # fmt: skip
 
 EXPECTED = {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <type_traits>
 
@@ -39,7 +40,7 @@ inline size_t most_shared_bytes() {
   check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the size of shared memory");
   return static_cast<size_t>(bytes);
 #else
-  return emulator::kMostShared;
+  return emulator::most_shared();
 #endif
 }
 
@@ -215,6 +216,19 @@ __device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes
       : "memory");
 #else
   for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
+#endif
+}
+// Begins to copy kBytes, 4 or 16, where `wanted`: without a branch, ahead of which copies need idle instructions.
+template <int kBytes = 16>
+__device__ __forceinline__ void copy_ahead_if(bool wanted, void* to, const void* from) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0; @wanted cp.async.ca.shared.global [%0], [%1], %3; }" ::"r"(
+          static_cast<unsigned>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(static_cast<int>(wanted)), "n"(kBytes)
+      : "memory");
+#else
+  if (wanted) std::memcpy(to, from, kBytes);
 #endif
 }
 // Ends a group of copies of this thread.

@@ -121,7 +121,7 @@ class Experts {
     if (few) return run_few(shapes, stacks, tokens, shared_down, stream);
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
-    const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
+    const Plan plan(plan_memory.as<int>(), pairs, shapes.experts, stacks.bucket_rows(pairs, shapes.experts));
     launch(bucket, 1, kBucketThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, nullptr, 0, tokens.first,
            plan, error_record());
     multiply(stacks, {tokens.x, tokens.prepared, count, shapes.k}, plan, 0, products.as<float>(), arena_, stream);

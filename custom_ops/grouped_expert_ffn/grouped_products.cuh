@@ -54,6 +54,11 @@ struct Matrices {
 struct ExpertStacks {
   Matrices gate, up, down;
   int64_t experts, width, ffn;  // experts: of the stacks
+
+  // Of a plan for so many pairs, which choose among `all` experts.
+  int bucket_rows(int64_t pairs, int64_t all) const {
+    return TRIGRAPH_ISA::bucket_rows(pairs / all, {gate.kernel, up.kernel, down.kernel});
+  }
 };
 
 // The kernels for a node's stacks.
@@ -99,7 +104,7 @@ inline void multiply(const ExpertStacks& stacks, const TokenRows& tokens, const 
                      const Arena& arena, cudaStream_t stream) {
   const Matrices &gate = stacks.gate, &up = stacks.up, &down = stacks.down;
   const int64_t width = stacks.width, ffn = stacks.ffn;
-  const int64_t pairs = tokens.count * tokens.k, max_buckets = Plan::most(pairs, stacks.experts);
+  const int64_t pairs = tokens.count * tokens.k, max_buckets = Plan::most(pairs, stacks.experts, plan.rows);
   const unsigned forms = gate.kernel->form | up.kernel->form;
   const Arena::Memory room =
       arena.take<char>(forms && !tokens.prepared ? tokens.count * prepared_bytes(Layout::int8, width) : 0);

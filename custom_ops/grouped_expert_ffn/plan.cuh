@@ -10,26 +10,30 @@ constexpr int kThreads = 256;
 constexpr int kMostExperts = 1024;
 constexpr int kBucketThreads = kMostExperts;
 
-// The pairs of a step, sorted by expert; those of an expert in any order, in buckets of at most Buckets::kMost. Groups
-// of experts follow each other: those that the device holds, then batches of others, whose weights come one after the
+// The pairs of a step, sorted by expert; those of an expert in any order, in buckets of at most `rows`. Groups of
+// experts follow each other: those that the device holds, then batches of others, whose weights come one after the
 // other.
 struct Plan {
   int64_t groups, room;  // room: buckets of a group, at most
-  int* good;             // 0 for a step with a bad id
-  int* used;             // [groups] buckets; none for a step with a bad id
-  int* expert;           // [groups, room] of the group's stacks
-  int* first;            // [groups, room + 1] sorted indices
-  int* token;            // [pairs] by sorted index
-  int* sorted;           // [pairs] sorted index of each pair
-  unsigned* taken;       // [groups] of Buckets
-  static int64_t most(int64_t pairs, int64_t experts) { return std::min(pairs, experts + pairs / Buckets::kMost); }
+  int rows;
+  int* good;        // 0 for a step with a bad id
+  int* used;        // [groups] buckets; none for a step with a bad id
+  int* expert;      // [groups, room] of the group's stacks
+  int* first;       // [groups, room + 1] sorted indices
+  int* token;       // [pairs] by sorted index
+  int* sorted;      // [pairs] sorted index of each pair
+  unsigned* taken;  // [groups] of Buckets
+  static int64_t most(int64_t pairs, int64_t experts, int rows = Buckets::kMost) {
+    return std::min(pairs, experts + pairs / rows);
+  }
   // `experts`: of the largest group.
   static int64_t size(int64_t pairs, int64_t experts, int64_t groups = 1) {
     return 1 + groups * (3 + 2 * most(pairs, experts)) + 2 * pairs;
   }
-  Plan(int* memory, int64_t pairs, int64_t experts, int64_t groups = 1)
+  Plan(int* memory, int64_t pairs, int64_t experts, int rows, int64_t groups = 1)
       : groups(groups),
-        room(most(pairs, experts)),
+        room(most(pairs, experts, rows)),
+        rows(rows),
         good(memory),
         used(good + 1),
         expert(used + groups),
@@ -38,7 +42,7 @@ struct Plan {
         sorted(token + pairs),
         taken(reinterpret_cast<unsigned*>(sorted + pairs)) {}
   Buckets buckets(int64_t group, const int* source) const {
-    return {used + group, expert + group * room, first + group * (room + 1), source, taken + group};
+    return {used + group, expert + group * room, first + group * (room + 1), source, taken + group, rows};
   }
 };
 
@@ -106,7 +110,7 @@ __global__ void __launch_bounds__(kBucketThreads)
       }
   }
   // From here on a thread has a rank: how many buckets and pairs there are before it.
-  const int count = place[e], own = (count + Buckets::kMost - 1) / Buckets::kMost;
+  const int count = place[e], own = (count + plan.rows - 1) / plan.rows;
   const int used = sum_before(own, sums), first = sum_before(count, sums);
   place[e] = first, before[e] = used;
   __syncthreads();
@@ -115,7 +119,7 @@ __global__ void __launch_bounds__(kBucketThreads)
     const Rank& own_rank = ranks[e];
     const int64_t group = own_rank.group, in_group = used - before[own_rank.first];
     int *expert = plan.expert + group * plan.room + in_group, *start = plan.first + group * (plan.room + 1) + in_group;
-    for (int i = 0; i < own; ++i) expert[i] = own_rank.matrix, start[i] = first + i * Buckets::kMost;
+    for (int i = 0; i < own; ++i) expert[i] = own_rank.matrix, start[i] = first + i * plan.rows;
     if (e + 1 == end || ranks[e + 1].group != group)
       plan.used[group] = static_cast<int>(in_group) + own, start[own] = first + count;
   }

@@ -161,7 +161,8 @@ struct SplitExperts : SplitExpertsSignature {
     const Part part(lane, count, k, width);
     const Arena::Memory plan_memory = arena_.take<int>(slots ? Plan::size(pairs, slots) : 0);
     const Arena::Memory products = arena_.take<float>(slots ? pairs * width : 0);
-    const Plan plan(plan_memory.as<int>(), pairs, slots);
+    const ExpertStacks stacks = held(context, all, slots);
+    const Plan plan(plan_memory.as<int>(), pairs, slots, stacks.bucket_rows(pairs, all.experts));
 
     const bool alone = by_calls() || !captured();  // if it fails, nobody looks for those that would have followed
     const bool last = alone || (ends_ && first + count == all.tokens);
@@ -176,7 +177,7 @@ struct SplitExperts : SplitExpertsSignature {
       if (slots) {
         launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, 0, first, plan,
                error_record());
-        multiply(held(context, all, slots), {x, nullptr, count, k}, plan, 0, products.as<float>(), arena_, stream);
+        multiply(stacks, {x, nullptr, count, k}, plan, 0, products.as<float>(), arena_, stream);
       }
     } catch (const std::exception&) {
       await();  // before other mail lies there
@@ -196,10 +197,11 @@ struct SplitExperts : SplitExpertsSignature {
     const int64_t groups = 1 + streamed.batches(), largest = std::max(slots, streamed.batch_size());
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, largest, groups));
     const Arena::Memory products = arena_.take<float>(pairs * width);
-    const Plan plan(plan_memory.as<int>(), pairs, largest, groups);
+    const ExpertStacks stacks = held(context, all, slots);
+    const Plan plan(plan_memory.as<int>(), pairs, largest, stacks.bucket_rows(pairs, all.experts), groups);
     launch(bucket, 1, kBucketThreads, 0, stream, context.input(1).as<int64_t>() + first * k, pairs, k, all.experts,
            context.input(8).as<int>(), streamed.batch_size(), first, plan, error_record());
-    multiply(held(context, all, slots), streamed, *weights_, layer_.made,
+    multiply(stacks, streamed, *weights_, layer_.made,
              {context.input(0).as<float>() + first * width, nullptr, count, k}, plan, products.as<float>(), arena_,
              stream);
     launch(sum_slots, dim3(blocks_of(width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,

@@ -29,9 +29,9 @@ EARLY = (
     "write_",
 )
 """What names of kernels of a decode begin with."""
-REGISTERS = {"scan": 248, "tiles": 168, "wide_tiles": 128, "products": 128, "attend": 160, "mix": 96}
+REGISTERS = {"scan": 248, "tiles": 168, "wide_tiles": 128, "tall_tiles": 168, "products": 128, "attend": 160, "mix": 96}
 REGISTERS |= dict.fromkeys(FEW, 128)
-"""Of a thread; 64 for all others. Two blocks of 256 threads fit with 128."""
+"""Of a thread; 64 for all others. Two blocks of 256 threads fit with 128, one of 384 with 168."""
 
 pytestmark = pytest.mark.skipif(
     bool(missing()), reason=f"{', '.join(missing())} not found; the extra sass has them (pip install -e '.[sass]')"

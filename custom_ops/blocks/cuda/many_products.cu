@@ -1,6 +1,8 @@
+#include <cstdlib>
+
 #include "many_products.cuh"
 #include "plane_products.h"
-#include "wide_products.cuh"
+#include "tall_products.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -8,6 +10,9 @@ namespace {
 // From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks of
 // two multiprocessors.
 constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
+
+// Whether tiles have 64 rows where they can: another way, to be compared on a GPU.
+bool tall_chosen() { return std::getenv("TRIGRAPH_TALL_TILES") != nullptr; }
 
 }  // namespace
 
@@ -25,6 +30,14 @@ ManyTasks ManyTasks::widened(const Takes& takes) const {
   return wide;
 }
 
+int bucket_rows(int64_t mean, std::initializer_list<const ProductKernel*> kernels) {
+  const bool tall = tall_chosen() && mean >= kTallRows &&
+                    std::all_of(kernels.begin(), kernels.end(), [](const ProductKernel* kernel) {
+                      return kernel->many == many_common && can_be_tall(kernel->few_type, CommonTypes());
+                    });
+  return tall ? kTallRows : kWideRows;
+}
+
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
                  cudaStream_t stream) {
   ManyTasks wide = tasks.widened([](int) { return true; });
@@ -32,10 +45,15 @@ void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
   if (tasks.width % kSuper != 0 || mean < (buckets.used ? kWideMean : kWideAll) ||
       2 * wide.blocks * max_buckets * parts < kWideBlocks * multiprocessors())
     return launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
-  const ManyTasks planes = tasks.widened(has_planes);
+  const auto is_tall = [](int type) { return can_be_tall(type, CommonTypes()); };
+  const ManyTasks planes = tasks.widened(has_planes), tall = tasks.widened(is_tall);
   if (!buckets.used && takes_planes(planes, rows)) {
     many_planes(planes, rows, stream);
     wide = tasks.widened([](int type) { return !has_planes(type); });
+  } else if (buckets.used ? buckets.most == kTallRows
+                          : tall_chosen() && tall.blocks * ((rows + kTallRows - 1) / kTallRows) >= multiprocessors()) {
+    launch_tall(tall, buckets, max_buckets, rows, stream, CommonTypes());
+    wide = tasks.widened([&](int type) { return !is_tall(type); });
   }
   if (wide.count) launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
 }

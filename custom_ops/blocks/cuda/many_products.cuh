@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
 template <class... F>
 void launch_many(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows, cudaStream_t stream,
                  Types<F...>) {
-  const int64_t most = buckets.used ? std::min<int64_t>(rows, Buckets::kMost) : rows;
+  const int64_t most = buckets.used ? std::min<int64_t>(rows, buckets.most) : rows;
   const int64_t parts = std::min<int64_t>(65535, (most + kTileRows - 1) / kTileRows);
   const dim3 grid(static_cast<unsigned>(tasks.blocks), static_cast<unsigned>(max_buckets),
                   static_cast<unsigned>(parts));

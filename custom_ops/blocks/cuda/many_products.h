@@ -27,11 +27,14 @@ struct ManyTasks {
   int count, blocks;
 
   ManyTasks(const float* x, const void* prepared, int64_t width);
-  // The tasks whose types `takes`, with blocks of wide_tiles.cuh where types have them.
+  // Those of these tasks whose types `takes`, with blocks of wide_tiles.cuh where types have them.
   template <class Takes>
   ManyTasks widened(const Takes& takes) const;
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t stride, int64_t rows, int64_t row_bytes, float* y);
 };
+
+// Rows of a bucket that matrices of these kernels should have, if each meets so many rows on average.
+int bucket_rows(int64_t mean, std::initializer_list<const ProductKernel*> kernels);
 
 // For weights of CommonTypes alone: `rows` rows, or those of at most `max_buckets` buckets.
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,

@@ -37,6 +37,7 @@ struct Buckets {
   const int* first;                 // [buckets + 1] sorted indices
   const int* source;                // [pairs] or nullptr
   unsigned* taken;                  // how many tiles of a launch have been taken by blocks; zero between launches
+  int most = kMost;                 // pairs of these buckets: more only where bucket_rows says so
 };
 
 struct FewTasks;

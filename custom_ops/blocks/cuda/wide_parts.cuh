@@ -10,15 +10,17 @@ constexpr int kWideRows = 32, kWideEights = kWideRows / 8;
 constexpr int kWideColumns = kTileWarps * kTileColumns;
 
 // Activation rows of a step: codes, and behind them the sums of 16.
+template <int kRows>
 struct WideActivations {
   static constexpr int kStride = 304;  // bytes; pieces of 16 that eight rows have are in all banks
-  alignas(16) char row[kWideRows][kStride];
-  float factor[kWideRows];
+  static constexpr int kEight = 8 * kStride;
+  alignas(16) char row[kRows][kStride];
+  float factor[kRows];
 };
 
 template <class F>
 struct WideStage {
-  WideActivations x;
+  WideActivations<kWideRows> x;
   alignas(16) uint8_t weights[kWideColumns * kTileStride<F>];
 };
 template <class F>
@@ -50,6 +52,9 @@ __device__ __forceinline__ int row_at(const ManyTask& task, const ManyTile<kRows
 // each.
 template <class F>
 struct WidePart;
+// A code of codes().
+template <class F>
+constexpr float kUnit = std::is_same_v<F, Q6_K> ? 0.25f : 1.0f;
 
 template <class F>
 struct SixBitPart {
@@ -68,7 +73,9 @@ struct SixBitPart {
   __device__ static SixBits block(const uint8_t* weights, int first, int lane, int i) {
     return SixBits(weights + (first + lane / 4 + 8 * i) * kTileStride<F>);
   }
-  __device__ int scale(int i, int run, int) const { return static_cast<int>(scales[i][0] >> 8 * run & 255); }
+  __device__ int scale(int i, int run, int) const {
+    return static_cast<int>(__byte_perm(scales[i][0], 0, 0x4440u + static_cast<unsigned>(run)));
+  }
   __device__ void advance() {
     row += 64;
     for (int i = 0; i < 2; ++i) scales[i][0] = scales[i][1];
@@ -133,15 +140,15 @@ struct WidePart<Q6_K> {
       shift[i] = at % 4 * 8;
     }
   }
+  // Less 32, and four times as large: so they are made of their bits without a carry.
   __device__ __forceinline__ void codes(int run, uint32_t* a) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t *l = low[i % 2] + run % 2 * 8 + i / 2 * 4, *h = high[i % 2] + i / 2 * 4;
-      const uint32_t four = __funnelshift_r(l[0], l[1], shift[i % 2]) >> run / 2 * 4 & 0x0f0f0f0fu,
-                     two = __funnelshift_r(h[0], h[1], shift[i % 2]);
-      // Minus 32, with no carry from a byte to the next.
-      a[i] =
-          (four + ((run < 2 ? two << (4 - 2 * run) : two >> (2 * run - 4)) & 0x30303030u) + 0x60606060u) ^ 0x80808080u;
+      const uint32_t low = __funnelshift_r(l[0], l[1], shift[i % 2]),
+                     two =
+                         __funnelshift_r(h[0], h[1], shift[i % 2]) ^ 0xaaaaaaaau;  // the upper bits, as 32 becomes zero
+      a[i] = ((run < 2 ? low << 2 : low >> 2) & 0x3c3c3c3cu) | (two << (6 - 2 * run) & 0xc0c0c0c0u);
     }
   }
   __device__ int scale(int i, int run, int part) const {
@@ -153,6 +160,29 @@ struct WidePart<Q6_K> {
     for (int i = 0; i < 2; ++i) low[i] += 16, high[i] += 8;
   }
 };
+
+// Adds what integers of a super-block of two weight rows and two of eight activation rows stand for. `sums`, `factors`:
+// the lane's.
+template <class F>
+__device__ __forceinline__ void scale_eight(const float* d, const float* dmin, const uint32_t* mins,
+                                            const uint32_t* sums, const float* factors, const int* S, float* sum) {
+  const float2 factor = *reinterpret_cast<const float2*>(factors);
+  int low[4], high[4];
+  if constexpr (F::kMin) {
+    half_dots<uint8_t>(mins[0], mins[1], __byte_perm(sums[0], sums[4], 0x6420), low);
+    half_dots(mins[0], mins[1], __byte_perm(sums[0], sums[4], 0x7531), high);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float whole = static_cast<float>(S[i]);
+    float value;
+    if constexpr (F::kMin)
+      value = fmaf(d[i / 2], whole, -(dmin[i / 2] * static_cast<float>(low[i] + high[i] * 256)));
+    else
+      value = d[i / 2] * whole;
+    sum[i] = fmaf(i % 2 ? factor.y : factor.x, value, sum[i]);
+  }
+}
 
 // What a thread adds up: weight rows g and g + 8 of its warp's with activation rows 2 t and 2 t + 1 of each eight; see
 // half_dots.
@@ -195,7 +225,7 @@ struct WideSums {
       for (int run = 0; run < 4; ++run) {
         uint32_t b[(kEights + 1) / 2][4];
 #pragma unroll
-        for (int n = 0; n < kEights; n += 2) load_matrices(x + 8 * n * WideActivations::kStride + run * kRun, b[n / 2]);
+        for (int n = 0; n < kEights; n += 2) load_matrices(x + n * stage.x.kEight + run * kRun, b[n / 2]);
         add_run<F>(part, run, b, S);
       }
     }
@@ -236,24 +266,15 @@ struct WideSums {
     float d[2], dmin[2];
     uint32_t mins[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) part.units(stage.weights, first, lane, i, d[i], dmin[i], mins[i]);
+    for (int i = 0; i < 2; ++i) {
+      part.units(stage.weights, first, lane, i, d[i], dmin[i], mins[i]);
+      d[i] *= kUnit<F>;
+    }
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      const float2 factor = *reinterpret_cast<const float2*>(stage.x.factor + 8 * n + 2 * t);
-      int low[4], high[4];
-      if constexpr (F::kMin) {
-        const auto* sums = reinterpret_cast<const uint32_t*>(stage.x.row[8 * n + g] + kSuper) + t;
-        half_dots<uint8_t>(mins[0], mins[1], __byte_perm(sums[0], sums[4], 0x6420), low);
-        half_dots(mins[0], mins[1], __byte_perm(sums[0], sums[4], 0x7531), high);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float value = d[i / 2] * static_cast<float>(S[n][i]);
-        if constexpr (F::kMin)
-          value =
-              fmaf(d[i / 2], static_cast<float>(S[n][i]), -(dmin[i / 2] * static_cast<float>(low[i] + high[i] * 256)));
-        sum[n][i] = fmaf(i % 2 ? factor.y : factor.x, value, sum[n][i]);
-      }
+      const char* sums = stage.x.row[8 * n + g] + kSuper + 4 * t;
+      scale_eight<F>(d, dmin, mins, reinterpret_cast<const uint32_t*>(sums), stage.x.factor + 8 * n + 2 * t, S[n],
+                     sum[n]);
     }
   }
 };

@@ -10,7 +10,7 @@ constexpr int kWideQ8Columns = 32;
 
 struct Q8Stage {
   static constexpr int kStride = kStageRuns * Q8_0::kBytes;  // 16-byte aligned; eight rows meet all banks
-  WideActivations x;                                         // without its factors
+  WideActivations<kWideRows> x;                              // without its factors
   float factor[kStageRuns][kWideRows];
   alignas(16) uint8_t weights[kWideQ8Columns][kStride];
 };

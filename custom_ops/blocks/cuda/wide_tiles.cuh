@@ -35,38 +35,47 @@ struct TileInTurn : ManyTile<kRows> {
 };
 using WideTile = TileInTurn<kWideRows>;
 
-// Asks for the weights of a step. A thread copies of a weight row each second piece of 16 bytes.
-template <class F, int kRows>
-__device__ __forceinline__ void ask_weights(const TileInTurn<kRows>& tile, uint8_t* weights, int step) {
-  const int thread = own_thread(), half = thread % 2;
-  const uint8_t* from = tile.w + (row_at(tile.task, tile, thread / 2) + step * F::kBytes);
-  uint8_t* to = weights + thread / 2 * kTileStride<F> + 16 * half;
-  if constexpr (F::kBytes % 16 == 0) {
+// Asks for the weights of a step, by kThreads threads. A thread copies of a row each second piece of 16 bytes.
+template <class F, int kThreads = kTileThreads, int kRows>
+__device__ __forceinline__ void ask_weights(const TileInTurn<kRows>& tile, uint8_t* weights, int step,
+                                            int thread = own_thread()) {
+  const int half = thread % 2;
 #pragma unroll
-    for (int at = 0; at < F::kBytes; at += 32)
-      if (at + 32 <= F::kBytes || half == 0) copy_ahead(to + at, from + 16 * half + at);
-  } else {
-    from += 16 * half - static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
-    const int left = static_cast<int>(min(int64_t{kTileStride<F>}, tile.end - from));  // nothing behind it is read
+  for (int i = 0; i < kWideColumns; i += kThreads / 2) {
+    const int row = i + thread / 2;
+    const uint8_t* from = tile.w + (row_at(tile.task, tile, row) + step * F::kBytes);
+    uint8_t* to = weights + row * kTileStride<F> + 16 * half;
+    if constexpr (F::kBytes % 16 == 0) {
 #pragma unroll
-    for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
+      for (int at = 0; at < F::kBytes; at += 32)
+        copy_ahead_if(at + 32 <= F::kBytes || half == 0, to + at, from + 16 * half + at);
+    } else {
+      from += 16 * half - static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
+      const int left = static_cast<int>(min(int64_t{kTileStride<F>}, tile.end - from));  // nothing behind it is read
+#pragma unroll
+      for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
+    }
   }
 }
 
 // Asks for a step: its weights, and of a row of activations, in as many eights as there are, each eighth piece.
-template <class F>
-__device__ __forceinline__ void ask_step(const WideTile& tile, WideStage<F>& stage, int step) {
-  ask_weights<F>(tile, stage.weights, step);
-  const int thread = own_thread(), e = thread % 8;
-  const int row = thread / 8;
-  if (row >= tile.asked) return;
-  constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
-  const char* x = tile.x[row];
-  const char* codes = x + (step * Int8Row::kStride + e * 16);
+template <class F, int kThreads = kTileThreads, int kRows>
+__device__ __forceinline__ void ask_step(const TileInTurn<kRows>& tile, WideActivations<kRows>& rows, uint8_t* weights,
+                                         int step, int thread = own_thread()) {
+  ask_weights<F, kThreads>(tile, weights, step, thread);
+  const int e = thread % 8;
 #pragma unroll
-  for (int piece = 0; piece < kOwn; piece += 8)
-    if (piece + 8 <= kOwn || e < kOwn - piece) copy_ahead(stage.x.row[row] + (piece + e) * 16, codes + piece * 16);
-  if (e == 0) copy_word_ahead(stage.x.factor + row, x + (step * Int8Row::kStride + Int8Row::kScales));
+  for (int i = 0; i < kRows; i += kThreads / 8) {
+    const int row = i + thread / 8;
+    const bool wanted = row < tile.asked;
+    constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
+    const char* codes = tile.x[row] + (step * Int8Row::kStride + e * 16);
+#pragma unroll
+    for (int piece = 0; piece < kOwn; piece += 8)
+      copy_ahead_if(wanted && (piece + 8 <= kOwn || e < kOwn - piece), rows.row[row] + (piece + e) * 16,
+                    codes + piece * 16);
+    copy_ahead_if<4>(wanted && e == 0, rows.factor + row, codes + Int8Row::kScales);
+  }
 }
 
 // Visits a thread's sums that are there with where they go: visit(sum, y).
@@ -126,7 +135,7 @@ __device__ __forceinline__ void meet_eights(const WideTile& tile, const WideTile
   int at = tile.stage;
   if (!tile.follows) {
     __syncthreads();  // others may still have the tile before
-    ask_step(tile, own.stage[at], 0);
+    ask_step<F>(tile, own.stage[at].x, own.stage[at].weights, 0);
     end_copies();
   }
 #pragma unroll 1
@@ -138,7 +147,8 @@ __device__ __forceinline__ void meet_eights(const WideTile& tile, const WideTile
       __syncthreads();
       const int next = order.after(step, number);
       const bool last = next == order.steps;
-      if (!last || behind.follows) ask_step(last ? behind : tile, own.stage[at ^ 1], last ? 0 : next);
+      if (!last || behind.follows)
+        ask_step<F>(last ? behind : tile, own.stage[at ^ 1].x, own.stage[at ^ 1].weights, last ? 0 : next);
       end_copies();
       chain.add_step(own.stage[at], task, tile, step);
     }

@@ -24,6 +24,12 @@ def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIGRAPH_EMULATED_MULTIPROCESSORS", "3")
 
 
+@pytest.fixture(autouse=True, params=[32, 64])
+def rows_of_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == 64:
+        monkeypatch.setenv("TRIGRAPH_TALL_TILES", "1")
+
+
 def products(x: NDArray[Any], matrices: list[NDArray[Any]], types: tuple[str, ...], library: str) -> list[NDArray[Any]]:
     attributes = {"types": ",".join(types), "activations": "int8"}
     operator = Operator("BlockMatMul", [x, *matrices], [np.float32] * len(types), attributes, library=library)
@@ -43,6 +49,9 @@ def test_products(types: tuple[str, ...], width: int) -> None:
             assert same_bits(one, other), (type, rows)
 
 
+TALL = [1, 3, 0, 57, 63, 64, 65, 129, 130, 200]
+
+
 def ids_of(counts: list[int], rng: np.random.Generator) -> NDArray[np.int64]:
     """The choice of one expert for each token, in any order."""
     return rng.permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int64)[:, None]
@@ -53,11 +62,11 @@ def ids_of(counts: list[int], rng: np.random.Generator) -> NDArray[np.int64]:
     [(("Q4_K", "Q4_K", "Q6_K"), 256), (("Q5_K", "Q6_K", "Q5_K"), 512), (("Q8_0", "Q4_K", "Q8_0"), 256)],
 )
 def test_experts(types: tuple[str, str, str], ffn: int) -> None:
-    """Experts that one token chose, and up to 130 or none."""
+    """Experts that one token chose, and up to 200 or none; on average fewer than 64, and more."""
     gate, up, down = types
     shape: dict[str, Any] = dict(width=512, ffn=ffn, experts=10, k=1, gate_type=gate, up_type=up, down_type=down)
     rng = np.random.default_rng(ffn)
-    for counts in ([1, 3, 0, 8, 9, 17, 25, 63, 65, 130], [130, 1, 33, 32, 31, 64, 2, 0, 24, 16]):
+    for counts in ([1, 3, 0, 8, 9, 17, 25, 63, 65, 130], [130, 1, 33, 32, 31, 64, 2, 0, 24, 16], TALL):
         ids = ids_of(counts, rng)
         x = activations(len(ids), shape["width"])
         weight = rng.uniform(0.1, 1, ids.shape).astype(np.float32)

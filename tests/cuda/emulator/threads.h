@@ -77,7 +77,9 @@ inline int64_t setting(const char* name, int64_t otherwise) noexcept {
 }
 
 // Shared memory that a block may ask for.
-inline size_t most_shared() noexcept { return setting("TRIGRAPH_PLANES", 0) ? kMostSharedOf90 : kMostShared; }
+inline size_t most_shared() noexcept {
+  return setting("TRIGRAPH_EMULATED_MULTIPROCESSORS", 0) ? kMostShared : kMostSharedOf90;
+}
 
 inline void poison(void* memory, size_t bytes) {
   std::memset(memory, 0xff, bytes);
@@ -239,6 +241,28 @@ void multiply(const uint32_t* a, const uint32_t* b, int* d) {
       d[i] += sum;
     }
 }
+
+// Phases of so many arrivals each: custom_ops/cuda/mbarrier.cuh.
+class Phases {
+ public:
+  void begin(unsigned arrivals) { arrivals_ = left_ = arrivals, over_ = 0; }
+  void arrive() {
+    const races::Unwatched unwatched;
+    races::release(met_ + over_ % 2);
+    if (--left_) return;
+    left_ = arrivals_, ++over_;
+    block.idle = 0;
+  }
+  void await(unsigned parity) {
+    const races::Unwatched unwatched;
+    while (over_ % 2 == parity) yield(0, block.size.x);
+    races::acquire(met_ + parity);
+  }
+
+ private:
+  unsigned arrivals_, left_, over_;
+  char met_[2];  // who arrives and who waits in phases of a parity
+};
 
 inline void warp_barrier() {
   char& met = block.warps[current() / kWarp].met;

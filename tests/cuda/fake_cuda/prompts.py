@@ -32,13 +32,16 @@ def engine(model: Path) -> Engine:
     return load(model, device="cuda", experts="cpu", context=8192, sequences=2)
 
 
+@pytest.mark.parametrize(("tiles", "resident"), [("wide_tiles", 2), ("tall_tiles", 1)])
 def test_a_mixture_on_the_gpu_takes_4096_tokens_at_once(
-    model: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
+    model: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch, tiles: str, resident: int
 ) -> None:
     """Where there is memory: all experts of a layer have one plan, and its tiles come to as many blocks as fit.
 
     With planes, all products of types that have them but the experts' go another way, in one block a multiprocessor.
     """
+    if tiles == "tall_tiles":
+        monkeypatch.setenv("TRIGRAPH_TALL_TILES", "1")
     whole = load(model, device="cuda", context=8192, sequences=2)
     before, _ = gpu.allocated(), gpu.most_allocated()
     sequence = whole.steps.new_sequence()
@@ -51,8 +54,8 @@ def test_a_mixture_on_the_gpu_takes_4096_tokens_at_once(
     whole.steps.release(sequence)
     assert 1 << 29 < gpu.most_allocated() - before < WORKING_BYTES + (3 << 28)
     assert sum("bucket" in launch.kernel for launch in launches) == 4
-    blocks = [launch.blocks for launch in launches if "wide_tiles" in launch.kernel]
-    assert blocks and max(blocks) == 2 * 132
+    blocks = [launch.blocks for launch in launches if tiles in launch.kernel]
+    assert len(blocks) >= 3 * 4 and max(blocks) == resident * 132
     assert not any("plane_tiles" in launch.kernel for launch in launches)
     assert planes and {(launch.blocks, launch.threads) for launch in planes} == {(132, 256)}
 
