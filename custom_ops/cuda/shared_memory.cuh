@@ -29,6 +29,17 @@ __device__ __forceinline__ uint64_t read_from_host(const uint64_t* word) {
 #endif
 }
 
+// A clock of the device, which may jump.
+__device__ __forceinline__ uint64_t nanoseconds() {
+#if defined(__CUDACC__)
+  uint64_t time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+#else
+  return emulator::nanoseconds();
+#endif
+}
+
 class SharedMemory {
  public:
   explicit SharedMemory(size_t bytes) {
@@ -67,11 +78,11 @@ struct Lane {
     if (!found) found = std::make_unique<SharedMemory>(rounded);
     return found->start();
   }
-  // Where a kernel leaves mail for the host; 0 before.
+  // Where a kernel leaves mail for the host, and then whether it no longer waits for the answer; both 0 before.
   std::atomic<uint64_t>* mail() {
     if (!mailbox) {
-      mailbox = std::make_unique<SharedMemory>(sizeof(uint64_t));
-      new (mailbox->start()) std::atomic<uint64_t>(0);
+      mailbox = std::make_unique<SharedMemory>(2 * sizeof(uint64_t));
+      new (mailbox->start()) std::atomic<uint64_t>[2]{};
     }
     return reinterpret_cast<std::atomic<uint64_t>*>(mailbox->start());
   }

@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -123,6 +124,14 @@ inline void write_to_host(uint64_t* word, uint64_t value) { __atomic_store_n(wor
 inline uint64_t read_from_host(const uint64_t* word) {
   sched_yield();
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+// With TRIGRAPH_EMULATED_HASTE an hour passes from each look to the next.
+inline uint64_t nanoseconds() {
+  static uint64_t hours = 0;
+  if (setting("TRIGRAPH_EMULATED_HASTE", 0)) return ++hours * 3600000000000;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
 }  // namespace emulator
