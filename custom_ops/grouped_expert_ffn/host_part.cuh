@@ -79,13 +79,13 @@ __global__ void __launch_bounds__(kHandThreads)
 // One thread, which holds nothing up that others could use. A host that does not answer in time is given up, with all
 // that is left of the step: else its GPU would be busy for ever.
 __global__ void __launch_bounds__(1) await_host(uint64_t* mail, ErrorRecord* record) {
-  constexpr uint64_t kSecond = 1000000000, kLook = kSecond / 100;  // kLook: of time that a look takes at most
+  constexpr uint64_t kSecond = 1000000000;  // more from one look to the next is a clock that jumps
   const auto silent = [&] { report(record, Operator::grouped_expert_ffn, Reason::host_silent, kPatience); };
   if (read_from_host(mail + 1)) return silent();
   uint64_t waited = 0, before = nanoseconds(), answer = 0;
   while ((answer = read_from_host(mail)) > kHostFailed) {
     const uint64_t now = nanoseconds(), look = now - before;
-    waited += look < kLook ? look : kLook, before = now;
+    waited += look < kSecond ? look : kSecond, before = now;
     if (waited < kPatience * kSecond) continue;
     silent();
     return write_to_host(mail + 1, 1);
