@@ -37,7 +37,7 @@ class Pool {
   // Returns when the job is done: whether it was.
   bool wait(Job& job);
 
-  // From now on the first thread looks for mail, and sleeps but for moments, until it is closed. One that is open stays.
+  // From now on the first thread looks for mail, and sleeps but for moments, until it is closed. What is open stays so.
   void open(const Mailbox& box);
   void close(const std::atomic<uint64_t>* mail);
 

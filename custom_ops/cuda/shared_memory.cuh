@@ -62,7 +62,7 @@ class SharedMemory {
 // addresses, so memory stays as long as the stream, which is as long as the process; a larger piece is a new one.
 struct Lane {
   std::mutex lock;
-  std::map<size_t, std::unique_ptr<SharedMemory>> memory;  // by bytes, powers of two
+  std::map<std::pair<bool, size_t>, std::unique_ptr<SharedMemory>> memory;  // by `mailed`, and bytes, powers of two
   std::unique_ptr<SharedMemory> mailbox;
 
   static Lane& of(cudaStream_t stream) {
@@ -71,10 +71,11 @@ struct Lane {
     const std::lock_guard<std::mutex> guard(lock);
     return (*lanes)[stream];
   }
-  char* take(size_t bytes) {
+  // `mailed`: what mail is about, which the host may read for longer than a step.
+  char* take(size_t bytes, bool mailed) {
     size_t rounded = 4096;
     while (rounded < bytes) rounded *= 2;
-    std::unique_ptr<SharedMemory>& found = memory[rounded];
+    std::unique_ptr<SharedMemory>& found = memory[{mailed, rounded}];
     if (!found) found = std::make_unique<SharedMemory>(rounded);
     return found->start();
   }
@@ -82,7 +83,7 @@ struct Lane {
   std::atomic<uint64_t>* mail() {
     if (!mailbox) {
       mailbox = std::make_unique<SharedMemory>(2 * sizeof(uint64_t));
-      new (mailbox->start()) std::atomic<uint64_t>[2]{};
+      new (mailbox->start()) std::atomic<uint64_t>[ 2 ]{};
     }
     return reinterpret_cast<std::atomic<uint64_t>*>(mailbox->start());
   }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that shared memory stays bounded
 constexpr int kHandThreads = 1024, kHandTokens = 32;  // of a block
-constexpr int64_t kPatience = 120;  // seconds: few tokens' experts are computed sooner, though they come from a slow disk
+constexpr int64_t kPatience = 120;                    // seconds: experts of few tokens take less, even from a slow disk
 
 // A part of a step on both sides.
 struct Part {
@@ -22,7 +22,7 @@ struct Part {
   Part(Lane& lane, int64_t tokens, int64_t k, int64_t width) {
     const auto rounded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
     const int64_t x_bytes = rounded(tokens * width * 4), ids_bytes = rounded(tokens * k * 8);
-    char* memory = lane.take(static_cast<size_t>(x_bytes + ids_bytes + rounded(tokens * k * width * 4)));
+    char* memory = lane.take(static_cast<size_t>(x_bytes + ids_bytes + rounded(tokens * k * width * 4)), true);
     x = reinterpret_cast<float*>(memory);
     ids = reinterpret_cast<int64_t*>(memory + x_bytes);
     rows = reinterpret_cast<float*>(memory + x_bytes + ids_bytes);

@@ -93,7 +93,7 @@ struct SplitExperts : SplitExpertsSignature {
     Layer(const Layer&) = delete;
     ~Layer() {
       if (!made) return;
-      (void)cudaStreamSynchronize(stream);              // what was enqueued may still call
+      (void)cudaStreamSynchronize(stream);                // what was enqueued may still call
       for (auto& [shape, step] : steps) answered(&step);  // one that was given up
       host->drop(made);
     }
@@ -174,8 +174,8 @@ struct SplitExperts : SplitExpertsSignature {
     step = {part.x, part.ids, part.rows, count, k, layer_.made, lane.mail(), last};
     auto* mail = reinterpret_cast<uint64_t*>(step.mail);
     if (calls || (begins_ && !first)) call(open, step);
-    launch(hand_over, blocks_of(count, kHandTokens), kHandThreads, 0, stream, x, width, choices, count, first, part, mail,
-           reinterpret_cast<uint64_t>(&step), done_.at(0), error_record());
+    launch(hand_over, blocks_of(count, kHandTokens), kHandThreads, 0, stream, x, width, choices, count, first, part,
+           mail, reinterpret_cast<uint64_t>(&step), done_.at(0), error_record());
     const auto await = [&] {
       if (calls) call(answered, step);
       launch(await_host, 1, 1, 0, stream, mail, error_record());
@@ -218,7 +218,7 @@ struct SplitExperts : SplitExpertsSignature {
     check(cudaStreamIsCapturing(layer_.stream, &status), "whether a step is captured");
     return status != cudaStreamCaptureStatusNone;
   }
-  // Whether functions of the host begin and end each layer of captured steps too, to be compared with kernels that wait.
+  // Whether functions of the host begin and end each layer of captured steps too, to compare with kernels that wait.
   static bool by_calls() {
     static const bool set = std::getenv("TRIGRAPH_HOST_CALLS") != nullptr;
     return set;
