@@ -73,14 +73,18 @@ bool Pool::wait(Job& job) {
 void Pool::open(const Mailbox& box) {
   {
     const std::lock_guard<std::mutex> guard(lock_);
-    boxes_.push_back(box);
+    if (box_of(box.mail) == boxes_.end()) boxes_.push_back(box);
   }
   queued_.notify_one();
 }
 
 void Pool::close(const std::atomic<uint64_t>* mail) {
   const std::lock_guard<std::mutex> guard(lock_);
-  boxes_.erase(std::find_if(boxes_.begin(), boxes_.end(), [mail](const Mailbox& box) { return box.mail == mail; }));
+  if (const auto box = box_of(mail); box != boxes_.end()) boxes_.erase(box);
+}
+
+std::vector<Pool::Mailbox>::iterator Pool::box_of(const std::atomic<uint64_t>* mail) {
+  return std::find_if(boxes_.begin(), boxes_.end(), [mail](const Mailbox& box) { return box.mail == mail; });
 }
 
 // Whether there is something to do. The lock is held.

@@ -37,7 +37,7 @@ class Pool {
   // Returns when the job is done: whether it was.
   bool wait(Job& job);
 
-  // From now on the first thread looks for mail, and sleeps but for moments, until it is closed as often as opened.
+  // From now on the first thread looks for mail, and sleeps but for moments, until it is closed. What is open stays so.
   void open(const Mailbox& box);
   void close(const std::atomic<uint64_t>* mail);
 
@@ -72,6 +72,7 @@ class Pool {
   explicit Pool(int threads);
   void lead();
   bool find(Task& task);
+  std::vector<Mailbox>::iterator box_of(const std::atomic<uint64_t>* mail);
   void help();
   void share(int64_t count, void (*call)(void*, int64_t), void* body);
   void work();

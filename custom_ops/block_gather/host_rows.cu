@@ -38,7 +38,7 @@ class HostBlockGather {
     calls_.stream = stream;
     Lane& lane = Lane::of(stream);
     const std::lock_guard<std::mutex> guard(lane.lock);
-    char* shared = lane.take(bytes);
+    char* shared = lane.take(bytes, false);
     Call& call = calls_.by_count[count];
     call = {table.as<uint8_t>(),
             table.dims[0],

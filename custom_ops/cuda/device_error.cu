@@ -39,6 +39,7 @@ DeviceError take_device_error() {
   const long long* v = record->value;
   std::snprintf(error.text, sizeof error.text, kSentences[record->reason], v[0], v[1], v[2], v[3]);
   record->ready = 0;
+  std::atomic_thread_fence(std::memory_order_release);
   record->taken = 0;  // a kernel that is still running may report another
   return error;
 }

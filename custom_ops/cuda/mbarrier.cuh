@@ -35,6 +35,8 @@ struct Mbarrier {
 #if defined(__CUDACC__)
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address()) : "memory");
 #else
+    emulator::end_copies();
+    emulator::await_copies(0);
     state.arrive();
 #endif
   }

@@ -8,12 +8,15 @@ using trigraph::TRIGRAPH_ISA::BesideCaptures;
 
 namespace {
 
-const char* text_of(cudaError_t status) { return status == cudaSuccess ? "" : cudaGetErrorString(status); }
-
-// No memory. CUDA's last error goes: whoever launches next, ONNX Runtime say, would take it for its own.
+// A failure is told here alone: whoever launches next, ONNX Runtime say, would take CUDA's last error for its own.
 void* failed() {
   (void)cudaGetLastError();
   return nullptr;
+}
+const char* text_of(cudaError_t status) {
+  if (status == cudaSuccess) return "";
+  failed();
+  return cudaGetErrorString(status);
 }
 
 }  // namespace
@@ -137,7 +140,7 @@ TRIGRAPH_EXPORT double trigraph_seconds_between(void* from, void* to) {
   float milliseconds = 0;
   const cudaError_t status =
       cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(from), static_cast<cudaEvent_t>(to));
-  return status == cudaSuccess ? milliseconds / 1e3 : 0;
+  return status == cudaSuccess ? milliseconds / 1e3 : (failed(), 0);
 }
 
 }  // extern "C"

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <initializer_list>
+#include <map>
+#include <mutex>
 #include <type_traits>
+#include <utility>
 
 #include "../kernel.h"
 
@@ -21,7 +23,9 @@ constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffff;
 
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) fail("CUDA failed at %s: %s", what, cudaGetErrorString(status));
+  if (status == cudaSuccess) return;
+  (void)cudaGetLastError();  // whoever launches next, ONNX Runtime say, would take it for its own
+  fail("CUDA failed at %s: %s", what, cudaGetErrorString(status));
 }
 
 // Multiprocessors of the device in use.
@@ -51,6 +55,21 @@ inline size_t shared_bytes() {
   check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
         "the shared memory of a multiprocessor");
   return static_cast<size_t>(bytes);
+}
+
+// Lets launches of a kernel on the device in use have so much dynamic shared memory: else they may have 48 KB less what
+// the kernel has of its own. That is never made less, as another thread may be about to launch.
+inline void allow_shared(const void* kernel, size_t bytes) {
+  static std::mutex lock;
+  static auto* allowed = new std::map<std::pair<const void*, int>, size_t>;  // by kernel and device
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  const std::lock_guard<std::mutex> guard(lock);
+  size_t& most = (*allowed)[{kernel, device}];
+  if (bytes <= most) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "asking for shared memory");
+  most = bytes;
 }
 
 // While one lives, what its thread allocates and frees ends no capture of another thread's stream, nor fails for it.
@@ -84,11 +103,8 @@ inline bool is_for_sm_90(const void* kernel) {
 template <bool kEarly = false, class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, A... arguments) {
   if (!grid.x || !grid.y || !grid.z) return;
+  if (shared_bytes) allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes);
 #if defined(__CUDACC__)
-  constexpr size_t kUnasked = 48 << 10;  // more must be asked for
-  if (shared_bytes > kUnasked)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-          "asking for shared memory");
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -215,7 +231,7 @@ __device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes
       "l"(from), "r"(bytes)
       : "memory");
 #else
-  for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
+  emulator::copy_ahead(to, from, bytes, 16);
 #endif
 }
 // Begins to copy kBytes, 4 or 16, where `wanted`: without a branch, ahead of which copies need idle instructions.
@@ -228,13 +244,15 @@ __device__ __forceinline__ void copy_ahead_if(bool wanted, void* to, const void*
       "l"(from), "r"(static_cast<int>(wanted)), "n"(kBytes)
       : "memory");
 #else
-  if (wanted) std::memcpy(to, from, kBytes);
+  if (wanted) emulator::copy_ahead(to, from, kBytes, kBytes);
 #endif
 }
 // Ends a group of copies of this thread.
 __device__ __forceinline__ void end_copies() {
 #if defined(__CUDACC__)
   asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  emulator::end_copies();
 #endif
 }
 // Waits until at most so many groups of this thread are on their way, none to three.
@@ -249,7 +267,7 @@ __device__ __forceinline__ void await_copies(int groups) {
   else
     asm volatile("cp.async.wait_group 3;" ::: "memory");
 #else
-  (void)groups;
+  emulator::await_copies(groups);
 #endif
 }
 

@@ -29,6 +29,17 @@ __device__ __forceinline__ uint64_t read_from_host(const uint64_t* word) {
 #endif
 }
 
+// A clock of the device, which may jump.
+__device__ __forceinline__ uint64_t nanoseconds() {
+#if defined(__CUDACC__)
+  uint64_t time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+#else
+  return emulator::nanoseconds();
+#endif
+}
+
 class SharedMemory {
  public:
   explicit SharedMemory(size_t bytes) {
@@ -51,7 +62,7 @@ class SharedMemory {
 // addresses, so memory stays as long as the stream, which is as long as the process; a larger piece is a new one.
 struct Lane {
   std::mutex lock;
-  std::map<size_t, std::unique_ptr<SharedMemory>> memory;  // by bytes, powers of two
+  std::map<std::pair<bool, size_t>, std::unique_ptr<SharedMemory>> memory;  // by `mailed`, and bytes, powers of two
   std::unique_ptr<SharedMemory> mailbox;
 
   static Lane& of(cudaStream_t stream) {
@@ -60,18 +71,19 @@ struct Lane {
     const std::lock_guard<std::mutex> guard(lock);
     return (*lanes)[stream];
   }
-  char* take(size_t bytes) {
+  // `mailed`: what mail is about, which the host may read for longer than a step.
+  char* take(size_t bytes, bool mailed) {
     size_t rounded = 4096;
     while (rounded < bytes) rounded *= 2;
-    std::unique_ptr<SharedMemory>& found = memory[rounded];
+    std::unique_ptr<SharedMemory>& found = memory[{mailed, rounded}];
     if (!found) found = std::make_unique<SharedMemory>(rounded);
     return found->start();
   }
-  // Where a kernel leaves mail for the host; 0 before.
+  // Where a kernel leaves mail for the host, and then whether it no longer waits for the answer; both 0 before.
   std::atomic<uint64_t>* mail() {
     if (!mailbox) {
-      mailbox = std::make_unique<SharedMemory>(sizeof(uint64_t));
-      new (mailbox->start()) std::atomic<uint64_t>(0);
+      mailbox = std::make_unique<SharedMemory>(2 * sizeof(uint64_t));
+      new (mailbox->start()) std::atomic<uint64_t>[ 2 ]{};
     }
     return reinterpret_cast<std::atomic<uint64_t>*>(mailbox->start());
   }

@@ -107,6 +107,7 @@ const HostExperts* host_experts() {
   };
   functions.drop = [](void* layer) { delete static_cast<Layer*>(layer); };
   functions.open = [](const HostStep& step) {
+    if (step.mail[1] && step.mail[0] <= kHostFailed) step.mail[0] = kHostAnswered, step.mail[1] = 0;
     static_cast<Layer*>(step.experts)->pool.open({step.mail, [](uint64_t mail) {
                                                     const auto* step = reinterpret_cast<const HostStep*>(mail);
                                                     static_cast<Layer*>(step->experts)->answer(*step);

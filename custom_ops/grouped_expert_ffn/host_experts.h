@@ -22,8 +22,9 @@ constexpr int64_t kNoExpert = INT64_MIN;  // in place of an id that is bad
 constexpr uint64_t kHostAnswered = 0, kHostFailed = 1;
 
 // What a GPU has the host compute: rows [tokens * k, width] of the pairs whose id is not negative, see
-// ExpertStep::products. Its address in `mail` asks for it; kHostAnswered takes its place, or kHostFailed for want of
-// memory. What it points to both sides can reach.
+// ExpertStep::products. Its address in mail[0] asks for it; kHostAnswered takes its place, or kHostFailed for want of
+// memory. What it points to both sides can reach. Where mail[1] is not 0, the GPU has given an answer up: until that
+// comes, memory is the host's, and no step asks for anything.
 struct HostStep {
   const float* x;      // [tokens, width]
   const int64_t* ids;  // [tokens, k]; -1 - id for an expert that is computed elsewhere, or kNoExpert
@@ -52,7 +53,8 @@ struct HostExperts {
   // Experts of a layer; nullptr, and why not in `problem`.
   void* (*make)(const HostExpertsSpec& spec, char* problem, size_t size);
   void (*drop)(void* experts);
-  // Has the threads look for mail, until they have found the last step; returns at once.
+  // Has the threads look for mail, until they have found the last step; returns at once. An answer that was given up
+  // and has come since is taken for good.
   void (*open)(const HostStep& step);
   // Copies by all threads, and returns when that is done; false for want of memory.
   bool (*gather)(void* experts, const HostGather& wanted);

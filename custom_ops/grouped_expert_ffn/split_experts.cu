@@ -4,8 +4,11 @@
 // The two sides talk by a word in memory that both reach: a kernel hands rows and choices over and leaves the address
 // of a HostStep there, where a thread of the CPU's looks for it; the device makes its own rows; then a kernel waits for
 // the host's answer, and the sum reads the host's rows where they are. Nothing is copied. That the thread looks is what
-// a host function has it do, ahead of the first layer of a captured graph, until it has found the last one. In long
-// steps of prompts the weights of the host's experts may go to the device instead, see streamed_experts.cuh.
+// a host function has it do, ahead of the first layer of a captured graph, until it has found the last one. Steps that
+// are not captured may take the host seconds, after which a GPU with a display ends a kernel: for them, host functions
+// wait. In long steps of prompts the weights of the host's experts may go to the device instead, see
+// streamed_experts.cuh.
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -48,6 +51,7 @@ __global__ void __launch_bounds__(kThreads) sum_both(const float* products, cons
 struct SplitExperts : SplitExpertsSignature {
   explicit SplitExperts(const KernelInfo& info)
       : arena_(info),
+        done_(1),
         threads_(static_cast<int>(info.integer("threads", 1))),
         places_(reinterpret_cast<const int*>(info.integer("places", 0))),  // NOLINT(performance-no-int-to-ptr)
         batch_bytes_(info.integer("batch_bytes", kBatchBytes)),
@@ -89,7 +93,8 @@ struct SplitExperts : SplitExpertsSignature {
     Layer(const Layer&) = delete;
     ~Layer() {
       if (!made) return;
-      (void)cudaStreamSynchronize(stream);  // what was enqueued may still call
+      (void)cudaStreamSynchronize(stream);                // what was enqueued may still call
+      for (auto& [shape, step] : steps) answered(&step);  // one that was given up
       host->drop(made);
     }
   };
@@ -164,15 +169,18 @@ struct SplitExperts : SplitExpertsSignature {
     const ExpertStacks stacks = held(context, all, slots);
     const Plan plan(plan_memory.as<int>(), pairs, slots, stacks.bucket_rows(pairs, all.experts));
 
-    const bool alone = by_calls() || !captured();  // if it fails, nobody looks for those that would have followed
-    const bool last = alone || (ends_ && first + count == all.tokens);
+    const bool calls = by_calls() || !captured();  // each layer is alone: if it fails, nobody looks for others
+    const bool last = calls || (ends_ && first + count == all.tokens);
     HostStep& step = layer_.steps[{count, last}];
     step = {part.x, part.ids, part.rows, count, k, layer_.made, lane.mail(), last};
     auto* mail = reinterpret_cast<uint64_t*>(step.mail);
-    if (alone || (begins_ && !first)) call(open, step);
-    launch(hand_over, 1, kHandThreads, 0, stream, x, width, choices, count, first, part, mail,
-           reinterpret_cast<uint64_t>(&step), error_record());
-    const auto await = [&] { launch(await_host, 1, 1, 0, stream, mail, error_record()); };
+    if (calls || (begins_ && !first)) call(open, step);
+    launch(hand_over, blocks_of(count, kHandTokens), kHandThreads, 0, stream, x, width, choices, count, first, part,
+           mail, reinterpret_cast<uint64_t>(&step), done_.at(0), error_record());
+    const auto await = [&] {
+      if (calls) call(answered, step);
+      launch(await_host, 1, 1, 0, stream, mail, error_record());
+    };
     try {
       if (slots) {
         launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, 0, first, plan,
@@ -183,7 +191,6 @@ struct SplitExperts : SplitExpertsSignature {
       await();  // before other mail lies there
       throw;
     }
-    if (by_calls()) call(wait, step);
     await();
     launch(sum_both, dim3(blocks_of(width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
            products.as<float>(), plan.sorted, plan.good, part.rows, choices, sum_of(context, all, first, y));
@@ -213,7 +220,7 @@ struct SplitExperts : SplitExpertsSignature {
     check(cudaStreamIsCapturing(layer_.stream, &status), "whether a step is captured");
     return status != cudaStreamCaptureStatusNone;
   }
-  // Whether functions of the host begin and end each layer, to be compared with kernels that wait.
+  // Whether functions of the host begin and end each layer of captured steps too, to compare with kernels that wait.
   static bool by_calls() {
     static const bool set = std::getenv("TRIGRAPH_HOST_CALLS") != nullptr;
     return set;
@@ -222,11 +229,15 @@ struct SplitExperts : SplitExpertsSignature {
     check(cudaLaunchHostFunc(layer_.stream, function, &step), "a call of the host");
   }
   static void open(void* step) { host->open(*static_cast<HostStep*>(step)); }
-  static void wait(void* step) {
-    while (*static_cast<HostStep*>(step)->mail > kHostFailed) std::this_thread::yield();
+  // Returns when the host has answered.
+  static void answered(void* step) {
+    constexpr int kTurns = 1000;  // until it sleeps
+    for (int turn = 0; *static_cast<HostStep*>(step)->mail > kHostFailed; ++turn)
+      turn < kTurns ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   Arena arena_;
+  Counters done_;
   int threads_;
   const int* places_;  // [experts] slots as in input `slots`, in the host's memory; nullptr: no weights are copied
   int64_t batch_bytes_;

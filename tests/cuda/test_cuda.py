@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -91,14 +91,55 @@ int main(int, char** arguments) {
 """
 
 
-def test_writes_beside_scratch_memory_are_seen(emulator: Path, tmp_path: Path) -> None:
-    (tmp_path / "writer.cc").write_text(WRITER)
-    here, program = ROOT / "tests" / "cuda" / "emulator", tmp_path / "writer"
-    command = [os.environ.get("CXX", "c++"), "-std=c++17", "-include", str(here / "cuda_emulator.h")]
-    subprocess.run([*command, tmp_path / "writer.cc", here / "host_calls.cc", "-o", program], check=True)
+LAUNCHES = """
+int main(int, char** arguments) {
+  alignas(16) static char from[32] = "01234567", to[32];
+  const std::string what = arguments[1];
+  if (what == "unasked") emulator::launch(from, [] {}, 1, 32, 1024, nullptr);
+  emulator::copy_ahead(what == "odd" ? to + 4 : to, from, what == "behind" ? 17 : 8, 16);
+  if (what != "unended") emulator::end_copies();
+  if (what != "unawaited") emulator::await_copies(0);
+  if (std::memcmp(to, "01234567\\0\\0\\0\\0\\0\\0\\0\\0", 16)) emulator::die("no copy");
+}
+"""
+
+
+@pytest.fixture
+def run_emulated(emulator: Path, tmp_path: Path) -> Callable[[str, str], subprocess.CompletedProcess[str]]:
+    """Compiles a program with the emulator, and runs it with an argument."""
+
+    def run(source: str, argument: str) -> subprocess.CompletedProcess[str]:
+        here, program = ROOT / "tests" / "cuda" / "emulator", tmp_path / "program"
+        if not program.exists():
+            (tmp_path / "program.cc").write_text(source)
+            command = [os.environ.get("CXX", "c++"), "-std=c++17", "-include", str(here / "cuda_emulator.h")]
+            subprocess.run([*command, tmp_path / "program.cc", here / "host_calls.cc", "-o", program], check=True)
+        return subprocess.run([program, argument], capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_writes_beside_scratch_memory_are_seen(
+    run_emulated: Callable[[str, str], subprocess.CompletedProcess[str]],
+) -> None:
     for at, words in ((0, ""), (39, ""), (40, "wrote behind its scratch"), (-1, "wrote before its scratch")):
-        done = subprocess.run([program, str(at)], capture_output=True, text=True, check=False)
+        done = run_emulated(WRITER, str(at))
         assert (done.returncode == 0) == (not words) and words in done.stderr
+
+
+def test_copies_that_are_not_awaited_and_unasked_memory_are_seen(
+    run_emulated: Callable[[str, str], subprocess.CompletedProcess[str]],
+) -> None:
+    for what, words in (
+        ("right", ""),
+        ("unended", "no copy"),
+        ("unawaited", "no copy"),
+        ("odd", "is not aligned"),
+        ("behind", "more than it may"),
+        ("unasked", "more shared memory than was asked for"),
+    ):
+        done = run_emulated(LAUNCHES, what)
+        assert (done.returncode == 0) == (not words) and words in done.stderr, what
 
 
 @pytest.fixture

@@ -29,6 +29,9 @@ EARLY = (
     "write_",
 )
 """What names of kernels of a decode begin with."""
+WAITING = dict.fromkeys(("few_experts", "normed_products", "quantised_products"), "GPU")
+WAITING |= dict.fromkeys(("await_host", "hand_over"), "SYS")
+"""Kernels that read what others write meanwhile, and whose writes these are: the GPU's, or the system's."""
 REGISTERS = {"scan": 248, "tiles": 168, "wide_tiles": 128, "tall_tiles": 168, "products": 128, "attend": 160, "mix": 96}
 REGISTERS |= dict.fromkeys(FEW, 128)
 """Of a thread; 64 for all others. Two blocks of 256 threads fit with 128, one of 384 with 168."""
@@ -73,6 +76,15 @@ def test_kernels_that_begin_early_await_the_launch_before(compiled: list[Kernel]
     assert all(any(kernel.name.startswith(name) for kernel in compiled) for name in EARLY)
     early = [kernel for kernel in compiled if kernel.name.startswith(EARLY)]
     assert not [kernel.name for kernel in early if kernel.count("ACQBULK") != 1]
+
+
+def test_what_others_write_meanwhile_is_read_coherently(compiled: list[Kernel]) -> None:
+    """No load takes the read-only path, and those of loops that wait are strong: for other blocks, or for the host."""
+    loads = {kernel.name: {name for name, _ in kernel.instructions if name.startswith("LDG")} for kernel in compiled}
+    assert not {name for name, kinds in loads.items() if any("CONSTANT" in kind for kind in kinds)}
+    for waiting, scope in WAITING.items():
+        found = [kinds for name, kinds in loads.items() if name.startswith(waiting)]
+        assert found and all(any(f"STRONG.{scope}" in kind for kind in kinds) for kinds in found), waiting
 
 
 def test_registers_let_blocks_share_a_multiprocessor(compiled: list[Kernel]) -> None:

@@ -101,7 +101,7 @@ __device__ __forceinline__ void copy_word_ahead(void* to, const void* from) {
                "l"(from)
                : "memory");
 #else
-  std::memcpy(to, from, 4);
+  emulator::copy_ahead(to, from, 4, 4);
 #endif
 }
 

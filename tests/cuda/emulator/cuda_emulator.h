@@ -6,10 +6,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "arithmetic.h"
@@ -81,8 +84,19 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
   }
 }
 
+// What launches of a kernel on a device may have of dynamic shared memory. How much of the 48 KB that need not be asked
+// for a kernel has left beside its own is not known here.
+inline std::mutex asking;
+inline std::map<std::pair<const void*, int>, size_t> asked_shared;
+
 inline void launch(const void* kernel, const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes,
                    cudaStream_t stream) {
+  int device = 0;
+  cudaGetDevice(&device);
+  {
+    const std::lock_guard<std::mutex> lock(asking);
+    if (shared_bytes > asked_shared[{kernel, device}]) die("a launch has more shared memory than was asked for");
+  }
   enqueue(
       {kernel, {grid.x, grid.y, grid.z}, threads, shared_bytes}, [=] { run(body, grid, threads, shared_bytes); },
       stream);
@@ -113,7 +127,24 @@ inline uint64_t read_from_host(const uint64_t* word) {
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
+// With TRIGRAPH_EMULATED_HASTE an hour passes from each look to the next.
+inline uint64_t nanoseconds() {
+  static uint64_t hours = 0;
+  if (setting("TRIGRAPH_EMULATED_HASTE", 0)) return ++hours * 3600000000000;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
 }  // namespace emulator
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes) {
+  int device = 0;
+  cudaGetDevice(&device);
+  const std::lock_guard<std::mutex> lock(emulator::asking);
+  emulator::asked_shared[{kernel, device}] = static_cast<size_t>(bytes);
+  return cudaSuccess;
+}
 
 #define threadIdx (dim3(emulator::current(), 0, 0))
 #define blockIdx (emulator::block.index)

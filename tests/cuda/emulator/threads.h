@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "copies.h"
 #include "races.h"
 #include "stacks.h"
 #include "uninitialised.h"
@@ -31,6 +32,7 @@ struct Fiber {
   unsigned index = 0;
   bool done = false, awaited = false;  // awaited: the launches before
   void* watched = nullptr;
+  Copies copies;
   std::unique_ptr<char[]> memory;
 };
 
@@ -101,9 +103,19 @@ inline unsigned current() {
   change_stack(&left, &fiber.stack);
 }
 
+inline void copy_ahead(void* to, const void* from, int bytes, int size) {
+  if (reinterpret_cast<uintptr_t>(to) % size || reinterpret_cast<uintptr_t>(from) % size)
+    die("a copy to shared memory is not aligned");
+  if (bytes < 0 || bytes > size) die("a copy to shared memory has less than no bytes, or more than it may");
+  block.fibers[current()].copies.ask({static_cast<char*>(to), static_cast<const char*>(from), bytes, size});
+}
+inline void end_copies() { block.fibers[current()].copies.end(); }
+inline void await_copies(int groups) { block.fibers[current()].copies.await(static_cast<size_t>(groups)); }
+
 // What a thread of a launch that may begin early must do before it ends.
 inline void await_previous() { block.fibers[current()].awaited = true; }
 inline void end_thread(bool early) {
+  block.fibers[current()].copies.clear();
   bool& awaited = block.fibers[current()].awaited;
   if (early && !awaited) die("a thread of an early launch has not awaited those before");
   awaited = false;

@@ -1,5 +1,6 @@
 """Experts that do not fit, under ONNX Runtime's own provider: the CPU's bits, and what a step does when."""
 
+import ctypes
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from support.devices.fake_cuda import FakeDevice, copied, count, events_of_verif
 from support.devices.placed import budget_for
 from support.models.packages import Packages
 from support.requests.step_rows import rows_of_steps
+from trigraph.custom_ops import host_experts, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device.cuda.library import CudaLibrary
@@ -62,7 +64,7 @@ def test_what_a_step_does(
 ) -> None:
     """No copy but of inputs and results, and one wait; the GPU works while the host does.
 
-    A captured step calls the host once, others in each layer.
+    A captured step calls the host once, others when each layer begins, and to wait for the host's answer.
     """
     monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "1" if captured else "0")
     seen = events_of_verifies(gpu, engine_of(package, share), PROMPT, [4, 5])
@@ -80,13 +82,41 @@ def test_what_a_step_does(
     handed = [number for number, event in enumerate(work) if event == "hand_over"]
     calls = [number + 1 for number, event in enumerate(work) if event == call]
     assert len(handed) == _LAYERS
-    assert calls == (handed[:1] if captured else handed)
+    awaited = [number for number, event in enumerate(work) if event == "await_host"]
+    assert calls == (handed[:1] if captured else sorted(handed + awaited))
     between = []
     for start in handed:
         end = work.index("await_host", start)
         between.append(work[start + 1 : end][:2])
         assert work[end + 1] == "sum_both"
     assert (["bucket", "prepare_int8"] in between) == bool(share)
+
+
+def test_a_host_that_does_not_answer_is_given_up(
+    package: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step fails, without a wait for each layer; when the answer has come, steps are right again."""
+    engine, library = engine_of(package, 0.5), CudaLibrary(library_path("cuda"))
+    functions = (ctypes.c_void_p * 5)(*(ctypes.c_void_p * 5).from_address(host_experts()))
+    nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda step: None)
+    functions[2] = ctypes.cast(nothing, ctypes.c_void_p).value  # `open`: nobody looks for mail
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [PROMPT])
+    for _ in range(3):
+        gpu.events()
+        engine.steps.verify([sequence], [[4, 5]])
+    assert count(gpu.events(), "replay") == 1
+    with monkeypatch.context() as patch:
+        patch.setenv("TRIGRAPH_EMULATED_HASTE", "1")
+        library.use_host_experts(ctypes.addressof(functions))
+        with pytest.raises(TrigraphError, match="the host has not computed its experts in 120 seconds"):
+            engine.steps.verify([sequence], [[4, 5]])
+        engine.steps.release(sequence)
+        library.use_host_experts(host_experts())
+    with pytest.raises(TrigraphError, match="the host has not computed its experts"):
+        engine.steps.prefill([other := engine.steps.new_sequence()], [PROMPT])  # the answer comes meanwhile
+    engine.steps.release(other)
+    assert rows_of_steps(engine) == rows_of_steps(load(package, device="cpu", context=CAPACITY, sequences=3))
 
 
 def test_budgets_that_cannot_be(package: Path) -> None:
