@@ -141,6 +141,8 @@ races: $(VENV)/.test
 	  -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread"
 	$(BIN)/cmake --build build/races --target gpu_kernels
 	TSAN_OPTIONS=halt_on_error=1 setarch -R build/races/gpu_kernels --bits small
+	TRIGRAPH_TALL_TILES=1 TRIGRAPH_EMULATED_MULTIPROCESSORS=3 TSAN_OPTIONS=halt_on_error=1 \
+	  setarch -R build/races/gpu_kernels --bits --only experts --only projections --rows 300 small
 
 # Reads of what nothing has written, in the same calls: Valgrind, which knows no AVX-512.
 uninitialised: $(VENV)/.test

@@ -55,7 +55,7 @@ struct ExpertStacks {
   Matrices gate, up, down;
   int64_t experts, width, ffn;  // experts: of the stacks
 
-  // Of a plan for so many pairs, which choose among `all` experts.
+  // Rows of a bucket of a plan for so many pairs, which choose among `all` experts.
   int bucket_rows(int64_t pairs, int64_t all) const {
     return TRIGRAPH_ISA::bucket_rows(pairs / all, {gate.kernel, up.kernel, down.kernel});
   }

@@ -45,15 +45,16 @@ void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
   if (tasks.width % kSuper != 0 || mean < (buckets.used ? kWideMean : kWideAll) ||
       2 * wide.blocks * max_buckets * parts < kWideBlocks * multiprocessors())
     return launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
-  const auto is_tall = [](int type) { return can_be_tall(type, CommonTypes()); };
-  const ManyTasks planes = tasks.widened(has_planes), tall = tasks.widened(is_tall);
-  if (!buckets.used && takes_planes(planes, rows)) {
+  if (const ManyTasks planes = tasks.widened(has_planes); !buckets.used && takes_planes(planes, rows)) {
     many_planes(planes, rows, stream);
     wide = tasks.widened([](int type) { return !has_planes(type); });
-  } else if (buckets.used ? buckets.most == kTallRows
-                          : tall_chosen() && tall.blocks * ((rows + kTallRows - 1) / kTallRows) >= multiprocessors()) {
-    launch_tall(tall, buckets, max_buckets, rows, stream, CommonTypes());
-    wide = tasks.widened([&](int type) { return !is_tall(type); });
+  } else if (buckets.used ? buckets.most == kTallRows : tall_chosen()) {
+    const auto is_tall = [](int type) { return can_be_tall(type, CommonTypes()); };
+    const ManyTasks tall = tasks.widened(is_tall);
+    if (buckets.used || tall.blocks * ((rows + kTallRows - 1) / kTallRows) >= multiprocessors()) {
+      launch_tall(tall, buckets, max_buckets, rows, stream, CommonTypes());
+      wide = tasks.widened([&](int type) { return !is_tall(type); });
+    }
   }
   if (wide.count) launch_wide(wide, buckets, max_buckets, rows, stream, CommonTypes());
 }

@@ -27,7 +27,7 @@ struct ManyTasks {
   int count, blocks;
 
   ManyTasks(const float* x, const void* prepared, int64_t width);
-  // Those of these tasks whose types `takes`, with blocks of wide_tiles.cuh where types have them.
+  // The tasks whose types `takes`, with blocks of wide_tiles.cuh where types have them.
   template <class Takes>
   ManyTasks widened(const Takes& takes) const;
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t stride, int64_t rows, int64_t row_bytes, float* y);
