@@ -68,7 +68,7 @@ class Timed:
         self.engine, self.after, self.tokens, self.accept = engine, after, tokens, accept
         self.steps, self.random = engine.steps, RandomTokens(engine.steps.vocab)
         self.one = Trigraph(engine)
-        self.prompted = False
+        self.governor, self.prompted = Governor(), False
 
     def work(self, name: str) -> None:
         """Does what a word says."""
@@ -146,7 +146,8 @@ class Timed:
             known = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
             drafts, longest = replaying(self.engine.executor, known, self.accept), self.steps.max_pending - 1
             length = partial(AdaptiveLength, Acceptance(longest), longest)
-            speculative = [self._completed(begun, drafts, length) for _ in range(2)]
+            # The first ones also learn what steps cost, and capture them.
+            speculative = [self._completed(begun, drafts, length) for _ in range(4)]
             rates.append(max(rate for rate, _ in speculative))
             if any(given != texts for _, given in (*plain, *speculative)):
                 raise RuntimeError("a text has changed from one run to the next: this is a defect, please report it")
@@ -164,7 +165,7 @@ class Timed:
             completion.push(first)
             sampler, own = Sampler(completion.options.chosen_by, prompt), self.steps.fork(sequence)
             requests.append(Request(completion, sampler, length(), own, first))
-        took = seconds(lambda: [*decode(executor, requests, Governor())])
+        took = seconds(lambda: [*decode(executor, requests, self.governor)])
         for request in requests:
             self.steps.release(request.state)
         return len(requests) * self.tokens / took, [request.completion.ids for request in requests]
