@@ -6,7 +6,8 @@ Prints each thing that was timed as a line of JSON, as it comes. WORK is any of 
     prompt-N        a prompt of N tokens: the first one, and the best of two more, ms
     decode, verify-N, draft, state     steps after a prompt of --after tokens, ms; state: of a rejection and of a fork
     sequences-N     a decode of N sequences, each after such a prompt, ms
-    requests-N      tokens a second of N requests, without drafts and with such that are right at a rate of --accept
+    requests-N      tokens a second of N requests, without drafts and with such that are right at a rate of --accept, as
+                    many as are chosen, 1, or 3
     profile         the kernels of captured steps, by torch.profiler: us of a step, and how often
 """
 
@@ -140,18 +141,20 @@ class Timed:
             for sequence, prompt in zip(sequences, prompts, strict=True)
         ]
         begun = list(zip(prompts, sequences, firsts, strict=True))
-        plain = [self._completed(begun, self.engine.executor, partial(FixedLength, 0, "plain")) for _ in range(2)]
-        rates, texts = [max(rate for rate, _ in plain)], plain[0][1]
+        runs = [self._completed(begun, self.engine.executor, partial(FixedLength, 0, "plain")) for _ in range(2)]
+        rates, texts = [max(rate for rate, _ in runs)], runs[0][1]
         if self.steps.can_draft:
             known = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
             drafts, longest = replaying(self.engine.executor, known, self.accept), self.steps.max_pending - 1
-            length = partial(AdaptiveLength, Acceptance(longest), longest)
+            chosen = partial(AdaptiveLength, Acceptance(longest), longest)
             # The first ones also learn what steps cost, and capture them.
-            speculative = [self._completed(begun, drafts, length) for _ in range(4)]
-            rates.append(max(rate for rate, _ in speculative))
-            if any(given != texts for _, given in (*plain, *speculative)):
-                raise RuntimeError("a text has changed from one run to the next: this is a defect, please report it")
-        found(f"tokens/s of {count} requests: plain, drafts right at {self.accept}", *rates)
+            for length in (chosen, partial(FixedLength, 1, "fixed"), partial(FixedLength, 3, "fixed")):
+                speculative = [self._completed(begun, drafts, length) for _ in range(4 if length is chosen else 2)]
+                rates.append(max(rate for rate, _ in speculative))
+                runs += speculative
+        if any(given != texts for _, given in runs):
+            raise RuntimeError("a text has changed from one run to the next: this is a defect, please report it")
+        found(f"tokens/s of {count} requests: plain, drafts right at {self.accept}, 1 of them, 3", *rates)
         for sequence in sequences:
             self.steps.release(sequence)
 

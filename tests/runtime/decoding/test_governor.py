@@ -3,7 +3,6 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -66,18 +65,6 @@ def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: floa
     assert min(first, later) > 0.97 * fixed[0], "slower than without drafts"
     assert later > 0.98 * fixed[0]
     assert later > (0.97 if accept else 0.98) * max(fixed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_captures_are_not_taken_for_the_time_of_a_shape(concurrency: int) -> None:
-    """A capture takes as long as some rounds. Once the shapes in use are captured, the choice is as good as without."""
-    later = []
-    for capture in (0.0, 30.0):
-        simulation = Simulation(replace(GPU, capture=capture), seed=1)
-        simulation.speed(crowd(6 * concurrency, TOKENS, 0.8), concurrency)
-        later.append(simulation.speed(crowd(6 * concurrency, TOKENS, 0.8), concurrency))
-    assert later[1] > 0.9 * later[0], "some sizes are captured late"
 
 
 @pytest.mark.parametrize("concurrency", [1, 16])
