@@ -37,7 +37,7 @@ from trigraph.runtime.cli.arguments import parse_bytes
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.executor import Executor
-from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
+from trigraph.runtime.requests.draft_length import DraftLength, no_drafts
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler
 from trigraph.runtime.scheduler.speculation import decode
@@ -141,14 +141,14 @@ class Timed:
             for sequence, prompt in zip(sequences, prompts, strict=True)
         ]
         begun = list(zip(prompts, sequences, firsts, strict=True))
-        runs = [self._completed(begun, self.engine.executor, partial(FixedLength, 0, "plain")) for _ in range(2)]
+        runs = [self._completed(begun, self.engine.executor, partial(no_drafts, "plain")) for _ in range(2)]
         rates, texts = [max(rate for rate, _ in runs)], runs[0][1]
         if self.steps.can_draft:
             known = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
             drafts, longest = replaying(self.engine.executor, known, self.accept), self.steps.max_pending - 1
-            chosen = partial(AdaptiveLength, Acceptance(longest), longest)
+            chosen = partial(DraftLength, Acceptance(longest), longest)
             # The first ones also learn what steps cost, and capture them.
-            for length in (chosen, partial(FixedLength, 1, "fixed"), partial(FixedLength, 3, "fixed")):
+            for length in (chosen, partial(chosen, fixed=1), partial(chosen, fixed=3)):
                 speculative = [self._completed(begun, drafts, length) for _ in range(4 if length is chosen else 2)]
                 rates.append(max(rate for rate, _ in speculative))
                 runs += speculative

@@ -20,9 +20,10 @@ from support.fakes.machine import (
     crowd,
     known_governor,
 )
+from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Candidates, DraftCost, Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.requests.draft_length import FixedLength
+from trigraph.runtime.requests.draft_length import DraftLength
 
 MACHINES = {"experts": EXPERTS, "dense": DENSE, "gpu": GPU}
 TOKENS = 256
@@ -233,7 +234,7 @@ def test_a_draft_step_that_few_share_is_not_worth_it() -> None:
 
 
 def test_nothing_is_decided_for_those_who_have_decided() -> None:
-    fixed = FixedLength(3, "as asked")
+    fixed = DraftLength(Acceptance(7), 7, fixed=3)
     offered = [fixed.candidates([], 0, room, DraftCost()) for room in (0, 2, 7)]
     assert Governor().choose(offered) == [0, 2, 3]
 

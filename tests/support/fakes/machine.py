@@ -15,7 +15,7 @@ from trigraph.runtime.device.cuda.device import _CAPTURED_AT
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.requests.draft_length import AdaptiveLength
+from trigraph.runtime.requests.draft_length import DraftLength
 from trigraph.runtime.requests.stats import Round
 
 K = 8
@@ -72,7 +72,7 @@ class Client:
 
     tokens: int
     rates: list[float]
-    length: AdaptiveLength | None = None
+    length: DraftLength | None = None
     done: int = 0
     behind: int = 0
     rounds: list[Round] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Simulation:
         return (self.tokens - before[1]) / (self.seconds - before[0])
 
     def _start(self, client: Client) -> Client:
-        client.length = AdaptiveLength(self.common, K - 1)
+        client.length = DraftLength(self.common, K - 1)
         return client
 
     def _round(self, running: list[Client]) -> None:
