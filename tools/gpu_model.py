@@ -6,7 +6,8 @@ Prints each thing that was timed as a line of JSON, as it comes. WORK is any of 
     prompt-N        a prompt of N tokens: the first one, and the best of two more, ms
     decode, verify-N, draft, state     steps after a prompt of --after tokens, ms; state: of a rejection and of a fork
     sequences-N     a decode of N sequences, each after such a prompt, ms
-    requests-N      tokens a second of N requests, without drafts and with such that are right at a rate of --accept
+    requests-N      tokens a second of N requests, without drafts and with such that are right at a rate of --accept, as
+                    many as are chosen, 1, or 3
     profile         the kernels of captured steps, by torch.profiler: us of a step, and how often
 """
 
@@ -36,7 +37,7 @@ from trigraph.runtime.cli.arguments import parse_bytes
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.executor import Executor
-from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
+from trigraph.runtime.requests.draft_length import DraftLength, no_drafts
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler
 from trigraph.runtime.scheduler.speculation import decode
@@ -68,7 +69,7 @@ class Timed:
         self.engine, self.after, self.tokens, self.accept = engine, after, tokens, accept
         self.steps, self.random = engine.steps, RandomTokens(engine.steps.vocab)
         self.one = Trigraph(engine)
-        self.prompted = False
+        self.governor, self.prompted = Governor(), False
 
     def work(self, name: str) -> None:
         """Does what a word says."""
@@ -140,17 +141,20 @@ class Timed:
             for sequence, prompt in zip(sequences, prompts, strict=True)
         ]
         begun = list(zip(prompts, sequences, firsts, strict=True))
-        plain = [self._completed(begun, self.engine.executor, partial(FixedLength, 0, "plain")) for _ in range(2)]
-        rates, texts = [max(rate for rate, _ in plain)], plain[0][1]
+        runs = [self._completed(begun, self.engine.executor, partial(no_drafts, "plain")) for _ in range(2)]
+        rates, texts = [max(rate for rate, _ in runs)], runs[0][1]
         if self.steps.can_draft:
             known = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
             drafts, longest = replaying(self.engine.executor, known, self.accept), self.steps.max_pending - 1
-            length = partial(AdaptiveLength, Acceptance(longest), longest)
-            speculative = [self._completed(begun, drafts, length) for _ in range(2)]
-            rates.append(max(rate for rate, _ in speculative))
-            if any(given != texts for _, given in (*plain, *speculative)):
-                raise RuntimeError("a text has changed from one run to the next: this is a defect, please report it")
-        found(f"tokens/s of {count} requests: plain, drafts right at {self.accept}", *rates)
+            chosen = partial(DraftLength, Acceptance(longest), longest)
+            # The first ones also learn what steps cost, and capture them.
+            for length in (chosen, partial(chosen, fixed=1), partial(chosen, fixed=3)):
+                speculative = [self._completed(begun, drafts, length) for _ in range(4 if length is chosen else 2)]
+                rates.append(max(rate for rate, _ in speculative))
+                runs += speculative
+        if any(given != texts for _, given in runs):
+            raise RuntimeError("a text has changed from one run to the next: this is a defect, please report it")
+        found(f"tokens/s of {count} requests: plain, drafts right at {self.accept}, 1 of them, 3", *rates)
         for sequence in sequences:
             self.steps.release(sequence)
 
@@ -164,7 +168,7 @@ class Timed:
             completion.push(first)
             sampler, own = Sampler(completion.options.chosen_by, prompt), self.steps.fork(sequence)
             requests.append(Request(completion, sampler, length(), own, first))
-        took = seconds(lambda: [*decode(executor, requests, Governor())])
+        took = seconds(lambda: [*decode(executor, requests, self.governor)])
         for request in requests:
             self.steps.release(request.state)
         return len(requests) * self.tokens / took, [request.completion.ids for request in requests]

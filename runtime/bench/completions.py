@@ -12,7 +12,7 @@ from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.requests.completion import Completion
-from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
+from trigraph.runtime.requests.draft_length import DraftLength, no_drafts
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
@@ -26,7 +26,7 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
     speculative: list[Sample] = []
     note = ""
     for _ in range(max(1, options.repetitions // 4)):
-        completion = _Timed(engine, prompt, options.tokens, engine.executor, FixedLength(0, "plain"))
+        completion = _Timed(engine, prompt, options.tokens, engine.executor, no_drafts("plain"))
         plain.append(completion.sample)
         if not (heads := engine.model.heads):
             continue
@@ -34,7 +34,7 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
         executor = engine.executor
         if options.accept is not None:
             executor = replaying(executor, [[*prompt, *completion.tokens]], options.accept)
-        length = AdaptiveLength(Acceptance(longest), longest, heads=heads)
+        length = DraftLength(Acceptance(longest), longest, heads=heads)
         again = _Timed(engine, prompt, options.tokens, executor, length)
         if again.tokens != completion.tokens:
             raise RuntimeError("speculation changed the completion: this is a defect, please report it")

@@ -25,10 +25,8 @@ class RequestOptions:
     threads: int = 1
     repetitions: int = 3
     """Loads for each concurrency and engine."""
-    accept: float | None = None
-    """Instead of loads, batches are decoded with drafts that are right with this probability."""
     draft_tokens: tuple[int, ...] = ()
-    """Draft lengths to hold against the governor's. For loads one at most; none leaves it to the governor."""
+    """The draft length, one at most; none leaves it to the governor."""
     device: str = "cpu"
     repack: str = "auto"
     """When our engine repacks its weights: one of REPACK. In the background, the run waits for that."""
@@ -51,9 +49,7 @@ class RequestOptions:
             raise TrigraphError("concurrency is empty; give numbers of requests in flight, such as 1,2,4,8")
         if self.shared_prefix >= self.prompt:
             raise TrigraphError(f"shared-prefix is {self.shared_prefix}; it must be less than prompt, {self.prompt}")
-        if self.accept is not None and not 0 <= self.accept <= 1:
-            raise TrigraphError(f"accept is {self.accept}; it must be from 0 to 1")
-        if self.accept is None and len(self.draft_tokens) > 1:
+        if len(self.draft_tokens) > 1:
             raise TrigraphError("draft-tokens: give one number")
 
     def context(self, manifest: Manifest) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,6 +74,7 @@ def measure(device: Device, threads: int) -> tuple[Machine, Bandwidth]:
 
 
 def _load(folder: Path, options: BenchOptions, context: int) -> Engine:
+    os.environ.setdefault("TRIGRAPH_CUDA_GRAPHS", "1")  # a shape is timed a few times only
     return load_repacked(
         folder,
         threads=options.threads,

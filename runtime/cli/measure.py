@@ -128,7 +128,6 @@ class BenchRequestArguments:
             self.shared_prefix,
             threads,
             RequestOptions.repetitions if work.repetitions is None else work.repetitions,
-            accept=work.accept,
             draft_tokens=_numbers("--draft-tokens", self.draft_tokens),
             device=device,
         )

@@ -70,7 +70,6 @@ class BoundStep:
 
     shape: Hashable
     tokens: int
-    sequences: int
     io: ort.IOBinding
     inputs: Mapping[str, Memory]
     """Where the graph reads what `exchange` sends."""

@@ -31,6 +31,8 @@ class Candidates:
     """Tokens that the head has not seen yet, and sees before its first draft."""
     block: int = 0
     """Rows of the one run that makes all drafts; 0 where each takes a run of its own."""
+    forced: bool = False
+    """Whether a constraint forces the tokens, so that they are no drafts."""
 
 
 class DraftCost(NamedTuple):

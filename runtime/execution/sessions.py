@@ -150,7 +150,7 @@ class SessionGraph:
         # Logits last: a device hands over what lies before them in one piece.
         outputs = self._arrays("out", sorted(self._session.get_outputs(), key=lambda arg: arg.name == "logits"), sizes)
         self._device.bind(io, read | inputs, written | outputs)
-        return BoundStep(shape, tokens, sequences, io, inputs, self._exchange(inputs, outputs))
+        return BoundStep(shape, tokens, io, inputs, self._exchange(inputs, outputs))
 
     def _run(self, step: BoundStep) -> None:
         run = partial(run_session, self._session, self._device, self._source, step.io)

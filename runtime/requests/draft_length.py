@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Candidates, DraftCost
@@ -14,7 +13,6 @@ from trigraph.runtime.requests.stats import Round
 
 OFF = "off as asked"
 """The report of a request that does not draft by its own wish."""
-_GUESSED_RATE = 0.6  # of drafts whose number is fixed
 _MEMORY, _PARKED = 0.9, 0.2  # of the share of rounds that drafted; under it, drafting is said to be parked
 _RETRY = 64  # rounds after which another drafter of the model is tried again
 _LONG = 16  # rounds after which it is no chance that nothing was drafted
@@ -38,7 +36,7 @@ class Head(NamedTuple):
 MTP_HEAD = Head()
 
 
-class AdaptiveLength:
+class DraftLength:
     """Offers drafts for the governor to choose from, and learns how often they are right."""
 
     def __init__(
@@ -53,7 +51,8 @@ class AdaptiveLength:
     ) -> None:
         """`common`: rates of all requests. `longest`: most drafts of a round. `heads`, `ngrams`: the sources.
 
-        `fixed` takes as many drafts in every round, if there are any. `note` ends the report.
+        `fixed` takes as many drafts in every round, if there are any. `note` ends the report; where `fixed` is 0, it is
+        all of it.
         """
         self._acceptance = Acceptance(longest, common)
         self._longest, self._heads, self._fixed, self._note = longest, heads, fixed, note
@@ -83,6 +82,8 @@ class AdaptiveLength:
 
     def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
         """Learns what became of the candidates when at most `asked` of them were wanted."""
+        if self._fixed == 0:
+            return
         self._rounds += 1
         self._drafting += asked > 0
         self._share = _MEMORY * self._share + (1 - _MEMORY) * (asked > 0)
@@ -131,6 +132,8 @@ class AdaptiveLength:
 
     def report(self) -> str:
         """What was drafted and why, in a few words for the statistics."""
+        if self._fixed == 0:
+            return self._note
         if self._fixed is not None and self._heads:
             return f"on, {self._fixed} drafts a round as asked"
         if not self._drafting:
@@ -146,28 +149,9 @@ class AdaptiveLength:
         return text + (f", {plain} of {self._rounds} rounds plain" if plain else "") + self._note
 
 
-@dataclass(frozen=True)
-class FixedLength:
-    """A fixed number of drafts of the model's drafter in each round, for a stated reason."""
-
-    drafts: int
-    reason: str
-    head: Head = MTP_HEAD
-
-    def candidates(self, tokens: Sequence[int], token: int, room: int, cost: DraftCost) -> Candidates:
-        """The drafts, as far as there is room."""
-        least = self.head.most(len(tokens), min(self.drafts, room))
-        return Candidates([_GUESSED_RATE ** (i + 1) for i in range(least)], least=least, block=self.head.block)
-
-    def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
-        """Learns nothing."""
-
-    def report(self) -> str:
-        """The reason."""
-        return self.reason
-
-
-DraftLength: TypeAlias = AdaptiveLength | FixedLength
+def no_drafts(reason: str) -> DraftLength:
+    """What a request has that does not draft, for a stated reason."""
+    return DraftLength(Acceptance(1), 1, heads=(), fixed=0, note=reason)
 
 
 def _worth(chances: list[float], cost: float) -> float:

@@ -24,7 +24,7 @@ from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt, PromptLengthError, prompt_with_images
 from trigraph.runtime.images.reader import NO_TOWER, ImageReader
-from trigraph.runtime.requests.draft_length import MTP_HEAD, OFF, AdaptiveLength, DraftLength, FixedLength, Head
+from trigraph.runtime.requests.draft_length import MTP_HEAD, OFF, DraftLength, Head, no_drafts
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.guide import Guide, guidance_vocabulary
@@ -186,17 +186,15 @@ class Model:
         """
         most, fixed = self.steps.max_pending - 1, options.draft_tokens
         if self.no_draft == OFF or not options.speculate or fixed == 0:
-            return FixedLength(0, OFF)
+            return no_drafts(OFF)
         heads = [head for head in self.heads if options.drafter in ("auto", "block" if head.block else "mtp")]
         if fixed is not None and fixed > (limit := min(most, max((head.drafts for head in heads), default=most))):
             raise TrigraphError(f"draft_tokens is {fixed}; a round drafts at most {limit}")
         if not heads and options.drafter in _NO_OTHER:
-            return FixedLength(0, f"off: {_NO_OTHER[options.drafter]}")
-        if fixed is not None and len(heads) == 1:
-            return FixedLength(fixed, f"on, {fixed} drafts a round as asked", heads[0])
+            return no_drafts(f"off: {_NO_OTHER[options.drafter]}")
         ngrams = options.drafter in ("auto", "ngram") and not (fixed is not None and heads)
         note = f", n-grams alone: {self.no_draft}" if self.no_draft else ""
-        return AdaptiveLength(common, most, heads=heads, ngrams=ngrams, fixed=fixed, note=note)
+        return DraftLength(common, most, heads=heads, ngrams=ngrams, fixed=fixed, note=note)
 
     @property
     def heads(self) -> tuple[Head, ...]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from operator import eq
 
-from trigraph.runtime.drafting.choice import Candidates, Governor
+from trigraph.runtime.drafting.choice import Candidates, DraftCost, Governor
 from trigraph.runtime.execution.executor import Executor, SequencePlan
 from trigraph.runtime.execution.results import RoundResult
 from trigraph.runtime.requests.request import Request
@@ -42,14 +42,13 @@ def decode_round(executor: Executor, requests: list[Request], governor: Governor
         row += len(verified)
     ended = time.perf_counter()
     drafting = sum(run.seconds for run in result.runs)
-    for i, request in enumerate(requests):
-        forced = candidates[i] is None
-        drafts = [] if forced else result.tokens[i][1:]
-        agreed = sum(map(eq, kept[i], drafts))
-        done = Round(kept[i], len(drafts), agreed, drafting, ended - started, len(requests), ended)
+    for request, offered, most, verified, own in zip(requests, candidates, asked, result.tokens, kept, strict=True):
+        drafts = [] if offered.forced else verified[1:]
+        agreed = sum(map(eq, own, drafts))
+        done = Round(own, len(drafts), agreed, drafting, ended - started, len(requests), ended)
         request.completion.rounds.append(done)
-        if (offered := candidates[i]) is not None and kept[i]:
-            request.draft_length.observe(offered, asked[i], done)
+        if own and not offered.forced:
+            request.draft_length.observe(offered, most, done)
     for run in result.runs:
         (governor.costs.block if run.block else governor.costs.draft).observe(run.rows, run.sequences, run.seconds)
     governor.costs.verify.observe(row, len(requests), ended - started - drafting)
@@ -58,50 +57,37 @@ def decode_round(executor: Executor, requests: list[Request], governor: Governor
 
 def _plan(
     requests: list[Request], longest: int, governor: Governor
-) -> tuple[list[SequencePlan], list[Candidates | None], list[int]]:
-    """Each request's part, the candidates that it chose from, and how many it asked for.
-
-    Where a constraint forces tokens, these are verified in place of drafts, and there are no candidates.
-    """
-    rooms = [min(request.completion.left - 1, longest) for request in requests]
-    forced = [_forced(request, room) for request, room in zip(requests, rooms, strict=True)]
-    candidates = [
-        None if tokens else request.draft_length.candidates(request.state.tokens, request.token, room, governor.cost)
-        for request, room, tokens in zip(requests, rooms, forced, strict=True)
-    ]
-    asked = governor.choose(
-        [
-            offered or Candidates([1.0] * len(tokens), tokens, len(tokens))
-            for offered, tokens in zip(candidates, forced, strict=True)
-        ]
-    )
-    plan = []
-    for request, offered, tokens, count in zip(requests, candidates, forced, asked, strict=True):
-        known = tokens if offered is None else offered.tokens
-        verified = [request.token, *(known or [])[:count]]
-        head, sampler = count if known is None else 0, request.sampler
-        floor = request.completion.options.draft_p_min or 0.0
+) -> tuple[list[SequencePlan], list[Candidates], list[int]]:
+    """Each request's part, the candidates that it chose from, and how many it asked for."""
+    candidates = [_candidates(request, longest, governor.cost) for request in requests]
+    asked, plan = governor.choose(candidates), []
+    for request, offered, count in zip(requests, candidates, asked, strict=True):
+        sampler, known = request.sampler, offered.tokens
         plan.append(
             SequencePlan(
                 request.state,
-                verified,
-                head,
+                [request.token, *(known or [])[:count]],
+                count if known is None else 0,
                 sampler.guess,
-                floor,
+                request.completion.options.draft_p_min or 0.0,
                 sampler.parameters,
                 sampler.guess_among,
-                offered is not None and offered.block > 0,
+                offered.block > 0,
             )
         )
     return plan, candidates, asked
 
 
-def _forced(request: Request, room: int) -> list[int]:
+def _candidates(request: Request, longest: int, cost: DraftCost) -> Candidates:
+    """What a request may verify beside its next token: tokens that its constraint forces, else drafts."""
+    room, forced = min(request.completion.left - 1, longest), list[int]()
     try:
-        return request.sampler.forced(room)
+        forced = request.sampler.forced(room)
     except Exception as error:
         request.error = error
-        return []
+    if forced:
+        return Candidates([1.0] * len(forced), forced, len(forced), forced=True)
+    return request.draft_length.candidates(request.state.tokens, request.token, room, cost)
 
 
 def _keep(request: Request, verified: list[int], result: RoundResult, row: int) -> list[int]:

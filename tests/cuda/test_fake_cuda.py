@@ -19,7 +19,7 @@ from support.devices.emulator import build, build_emulator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "cuda" / "fake_cuda"
-EAGER = {"TRIGRAPH_CUDA_GRAPHS": "0"}
+EAGER, CAPTURED = {"TRIGRAPH_CUDA_GRAPHS": "0"}, {"TRIGRAPH_CUDA_GRAPHS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_on_the_fake_device(fake: dict[str, str], files: str, settings: dict[str
     """Runs files of tests/cuda/fake_cuda."""
     paths = [str(FOLDER / f"{file}.py") for file in files.split()]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths]
-    environment = os.environ | fake | settings
+    environment = os.environ | fake | CAPTURED | settings
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b[1-9]\d* passed", done.stdout) and "skipped" not in done.stdout, done.stdout

@@ -55,7 +55,7 @@ class Captures:
     """Steps of one session that are captured, for the thread that runs them: the engine's."""
 
     def __init__(self, library: CudaLibrary, at: int, pending: Sequence[CudaArray]) -> None:
-        """`at`: which run of a shape of several sequences is captured: these are many, and most are seldom used.
+        """`at`: which run of a shape is captured. Shapes are many, and most are seldom used.
 
         `pending`: the state that waits for the tokens of a verify to be accepted.
         """
@@ -73,9 +73,9 @@ class Captures:
             self._shapes.found = shapes = {shape: found for shape, found in shapes.items() if found.step}
         shape = shapes.setdefault(step.shape, _Shape())
         shape.runs += 1
-        at = 1 if step.sequences == 1 else self._at
-        due = shape.step is None and shape.runs >= at and shape.failures < _ATTEMPTS and self._made < _MOST_CAPTURES
-        if due and apart.acquire(blocking=False):  # while a session is opened, a later run is captured
+        due = shape.step is None and shape.runs >= self._at and shape.failures < _ATTEMPTS
+        # While a session is opened, a later run is captured.
+        if due and self._made < _MOST_CAPTURES and apart.acquire(blocking=False):
             try:
                 self._capture(shape, step, run)
             finally:

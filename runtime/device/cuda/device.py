@@ -24,7 +24,7 @@ from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
 
-_CAPTURED_AT = 8  # runs of a shape: to capture one takes as long as some thirty replays save
+_CAPTURED_AT = 32  # runs of a shape: to capture one takes as long as that many replays save, or longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class CudaDevice(Device):
 
     functions: CudaLibrary
     capture: int = 0
-    """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
+    """Which run of a shape is captured as a CUDA graph, if it is no large one; 0: none is."""
 
     name: ClassVar[str] = "cuda"
     operators: ClassVar[str] = "cuda"

@@ -72,8 +72,9 @@ def test_a_captured_shape_is_not_forgotten(
     assert count(gpu.events(), "capture ends") == 2
 
 
-def test_shapes_of_several_sequences_are_captured_late(packages: Packages, gpu: FakeDevice) -> None:
+def test_shapes_are_captured_late(packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are many, and most are seldom used. The state moves once all the same, before, then and afterwards."""
+    monkeypatch.delenv("TRIGRAPH_CUDA_GRAPHS")
 
     def rows(device: str) -> list[bytes]:
         engine = load(packages("tiny-moe", "Q4_K_M"), device=device, context=256)
@@ -81,7 +82,7 @@ def test_shapes_of_several_sequences_are_captured_late(packages: Packages, gpu: 
         engine.steps.prefill(sequences, [[1, 2, 3], [4, 5]])
         gpu.events()
         found = []
-        for _ in range(10):
+        for _ in range(34):
             found.append(engine.steps.verify(sequences, [[4, 5, 6], [7, 8]]).logits.copy().tobytes())
             for sequence in sequences:
                 engine.steps.keep(sequence, 2)
@@ -90,13 +91,14 @@ def test_shapes_of_several_sequences_are_captured_late(packages: Packages, gpu: 
 
     captured: list[int] = []
     assert rows("cuda") == rows("cpu")
-    assert captured == [0] * 7 + [1] + [0] * 12
+    assert captured == [0] * 31 + [1] + [0] * 36
 
 
 def test_shapes_that_evict_each_other_are_captured_too(
     packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their runs are counted for longer than a binding lives."""
+    monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "8")
     monkeypatch.setattr(sessions, "_MAX_BINDINGS", 1)
     engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=256)
     sequences = [engine.steps.new_sequence() for _ in range(2)]

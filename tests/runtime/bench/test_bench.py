@@ -23,8 +23,9 @@ from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import measure_machine
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import seconds
+from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
-from trigraph.runtime.requests.draft_length import FixedLength
+from trigraph.runtime.requests.draft_length import DraftLength
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.scheduler.speculation import decode
@@ -58,7 +59,8 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
     completion = greedy_completion(engine, text[:2], length)
     completion.push(token := int(first.tokens[0]))
     sampler = Sampler(Sampling(temperature=0), [])
-    for _ in decode(executor, [Request(completion, sampler, FixedLength(drafts, "on"), sequence, token)], Governor()):
+    drafting = DraftLength(Acceptance(7), 7, fixed=drafts)
+    for _ in decode(executor, [Request(completion, sampler, drafting, sequence, token)], Governor()):
         pass
     assert completion.ids == text[2 : 2 + length]
     rounds = completion.rounds

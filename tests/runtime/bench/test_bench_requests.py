@@ -182,7 +182,6 @@ def test_a_table_and_json() -> None:
         ({"concurrency": ()}, "concurrency is empty"),
         ({"tokens": 1}, "tokens is 1"),
         ({"prompt": 8, "shared_prefix": 8}, "shared-prefix is 8"),
-        ({"accept": 1.5}, "accept is 1.5"),
         ({"draft_tokens": (1, 2)}, "give one number"),
     ],
 )

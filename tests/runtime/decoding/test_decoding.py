@@ -18,7 +18,7 @@ from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.completion import Completion
-from trigraph.runtime.requests.draft_length import AdaptiveLength, FixedLength
+from trigraph.runtime.requests.draft_length import DraftLength
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.scheduler.speculation import decode, decode_round
@@ -61,7 +61,7 @@ def request(steps: Steps, number: int) -> tuple[Request, Limit]:
     sequence = steps.new_sequence()
     token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
     completion.push(token)
-    length = AdaptiveLength(Acceptance(7), 7, ngrams=True) if number == 4 else FixedLength(2 * number, "fixed")
+    length = DraftLength(Acceptance(7), 7, ngrams=number == 4, fixed=None if number == 4 else 2 * number)
     return Request(completion, sampler, length, sequence, token), completion
 
 
@@ -110,7 +110,7 @@ def test_companions_change_no_bit_of_a_trained_model(packages: Packages, samplin
         completion = Limit(limit, 0.1 * number, engine.tokenizer)
         token = sampler.pick(steps.prefill([sequence], [ids]), 0, len(ids))
         completion.push(token)
-        crowd.append(Request(completion, sampler, FixedLength(2 * number, "fixed"), sequence, token))
+        crowd.append(Request(completion, sampler, DraftLength(Acceptance(7), 7, fixed=2 * number), sequence, token))
         found.append(completion.ids)
     for _ in decode(engine.executor, crowd, Governor()):
         pass
@@ -158,7 +158,7 @@ def test_a_request_fails_alone(after: int, executor_of: Maker) -> None:
     steps = model().steps(context=128, sequences=5)
     crowd = [request(steps, number) for number in (1, 4, 2)]
     failing = crowd[1][0]
-    failing.draft_length = FixedLength(3, "fixed")
+    failing.draft_length = DraftLength(Acceptance(7), 7, fixed=3)
     failing.completion = broken = Broken(40, after)
     broken.push(failing.token)
     running = [member for member, _ in crowd]
@@ -195,7 +195,7 @@ def test_a_device_draws_drafts_and_tokens_in_one_go() -> None:
         return 0
 
     sampler._first_choice = choose  # type: ignore[method-assign]
-    single = Request(completion, sampler, FixedLength(3, "fixed"), sequence, token)
+    single = Request(completion, sampler, DraftLength(Acceptance(7), 7, fixed=3), sequence, token)
     rounds = sum(1 for _ in decode(executor, [single], Governor()))
     assert asked == []
     assert isinstance(executor, DeviceExecutor) and isinstance(executor.sampler, FakeSampler)

@@ -4,7 +4,7 @@ import pytest
 
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Candidates
-from trigraph.runtime.requests.draft_length import AdaptiveLength
+from trigraph.runtime.requests.draft_length import DraftLength
 from trigraph.runtime.requests.stats import Round
 
 PLAIN, HEAD, NGRAMS = Candidates(), Candidates([0.5, 0.5]), Candidates([0.5, 0.5], [1, 2])
@@ -26,7 +26,7 @@ PLAIN, HEAD, NGRAMS = Candidates(), Candidates([0.5, 0.5]), Candidates([0.5, 0.5
     ],
 )
 def test_the_report(rounds: list[tuple[Candidates, int]], report: str) -> None:
-    length = AdaptiveLength(Acceptance(7), 7, ngrams=True)
+    length = DraftLength(Acceptance(7), 7, ngrams=True)
     for candidates, accepted in rounds:
         drafts = len(candidates.chances)
         length.observe(candidates, drafts, Round([1] * (accepted + 1), drafts, accepted, 0.0, 0.0))

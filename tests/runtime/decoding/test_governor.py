@@ -3,7 +3,6 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,9 +20,10 @@ from support.fakes.machine import (
     crowd,
     known_governor,
 )
+from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Candidates, DraftCost, Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.requests.draft_length import FixedLength
+from trigraph.runtime.requests.draft_length import DraftLength
 
 MACHINES = {"experts": EXPERTS, "dense": DENSE, "gpu": GPU}
 TOKENS = 256
@@ -66,18 +66,6 @@ def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: floa
     assert min(first, later) > 0.97 * fixed[0], "slower than without drafts"
     assert later > 0.98 * fixed[0]
     assert later > (0.97 if accept else 0.98) * max(fixed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_captures_are_not_taken_for_the_time_of_a_shape(concurrency: int) -> None:
-    """A capture takes as long as some rounds. Once the shapes in use are captured, the choice is as good as without."""
-    later = []
-    for capture in (0.0, 30.0):
-        simulation = Simulation(replace(GPU, capture=capture), seed=1)
-        simulation.speed(crowd(6 * concurrency, TOKENS, 0.8), concurrency)
-        later.append(simulation.speed(crowd(6 * concurrency, TOKENS, 0.8), concurrency))
-    assert later[1] > 0.9 * later[0], "some sizes are captured late"
 
 
 @pytest.mark.parametrize("concurrency", [1, 16])
@@ -246,7 +234,7 @@ def test_a_draft_step_that_few_share_is_not_worth_it() -> None:
 
 
 def test_nothing_is_decided_for_those_who_have_decided() -> None:
-    fixed = FixedLength(3, "as asked")
+    fixed = DraftLength(Acceptance(7), 7, fixed=3)
     offered = [fixed.candidates([], 0, room, DraftCost()) for room in (0, 2, 7)]
     assert Governor().choose(offered) == [0, 2, 3]
 

@@ -5,16 +5,17 @@ Nothing runs: a round only adds what its steps would take, and asks a random num
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import mul
 
 import numpy as np
 
+from trigraph.runtime.device.cuda.device import _CAPTURED_AT
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.requests.draft_length import AdaptiveLength
+from trigraph.runtime.requests.draft_length import DraftLength
 from trigraph.runtime.requests.stats import Round
 
 K = 8
@@ -36,8 +37,8 @@ def interpolated(table: dict[int, float]) -> Callable[[float], float]:
 class Machine:
     """Milliseconds of runs by rows and sequences, each up to `noise` (a share) longer at random.
 
-    The first run of a shape takes `first` more; one that is captured `capture` more: of a single sequence the first
-    run, of several ones run number `captured`.
+    The first run of a shape takes `first` more, the one that is captured `capture`, and those before it `launches`; a
+    draft run a fifth of these two.
     """
 
     verify: Callable[[int, int], float]
@@ -45,7 +46,7 @@ class Machine:
     noise: float = 0.05
     first: float = 0.0
     capture: float = 0.0
-    captured: int = 8
+    launches: float = 0.0
 
 
 # As measured, 4 layers: of a mixture of experts, whose rows cost nearly what the first one does, and of a dense model,
@@ -53,13 +54,15 @@ class Machine:
 _EXPERTS = interpolated({1: 5.6, 2: 7.1, 4: 10.5, 8: 17.3, 12: 25.0, 16: 31.2, 24: 42.5, 32: 51.5})
 _DENSE = interpolated({1: 25.4, 4: 26.5, 5: 27.6, 6: 30.0, 8: 36.5, 9: 51.0, 12: 61.0, 16: 77.0, 24: 107.0, 32: 138.0})
 EXPERTS = Machine(lambda rows, n: _EXPERTS(rows) + 0.2 * (n - 1), lambda rows, n: 1.6 + 0.35 * rows + 0.2 * n)
-# An H100 with all 40 layers of the mixture of experts (docs/explanation/cuda.md); above 8 rows from the ratios of an
-# earlier measurement. Other kernels take over at 9, 17, 33 and 65 rows.
+# An H100 with all 40 layers of the mixture of experts (docs/explanation/cuda.md); above 16 rows from the ratios of an
+# earlier measurement. Other kernels take over at 9, 17, 33 and 65 rows. A capture takes three runs and, on the fake
+# device, 11 to 34 ms of the host; launches need less of the host's time than their kernels of the GPU's.
 _GPU = interpolated(
     {1: 3.0, 2: 3.6, 4: 4.7, 8: 5.9, 9: 6.8, 12: 7.9, 16: 9.8, 17: 8.3, 24: 9.7}
     | {32: 12.0, 33: 15.1, 40: 16.8, 64: 17.2, 65: 21.0, 128: 33.6}
 )
 GPU = Machine(lambda rows, n: _GPU(rows), lambda rows, n: 0.2 + 0.006 * rows + 0.02 * n, first=1.0)
+CAPTURING = replace(GPU, capture=25.0, launches=0.3)
 DENSE = Machine(lambda rows, n: _DENSE(rows) + 0.4 * (n - 1), lambda rows, n: 9.0 + 0.4 * rows + 0.1 * n)
 
 
@@ -69,7 +72,7 @@ class Client:
 
     tokens: int
     rates: list[float]
-    length: AdaptiveLength | None = None
+    length: DraftLength | None = None
     done: int = 0
     behind: int = 0
     rounds: list[Round] = field(default_factory=list)
@@ -107,7 +110,7 @@ class Simulation:
         return (self.tokens - before[1]) / (self.seconds - before[0])
 
     def _start(self, client: Client) -> Client:
-        client.length = AdaptiveLength(self.common, K - 1)
+        client.length = DraftLength(self.common, K - 1)
         return client
 
     def _round(self, running: list[Client]) -> None:
@@ -154,7 +157,9 @@ class Simulation:
         shape = graph, rows, sequences
         self.runs[shape] += 1
         milliseconds += self.machine.first * (self.runs[shape] == 1)
-        milliseconds += self.machine.capture * (self.runs[shape] == (1 if sequences == 1 else self.machine.captured))
+        size = 1 if graph == "verify" else 0.2
+        milliseconds += size * self.machine.capture * (self.runs[shape] == _CAPTURED_AT)
+        milliseconds += size * self.machine.launches * (self.runs[shape] < _CAPTURED_AT)
         return milliseconds / 1000
 
 
