@@ -22,9 +22,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from gpu_runs import BITS, RUNS
-
 from gpu_expected import VARIANTS, expected, ratio
+from gpu_runs import BITS, RUNS
 from gpu_session import ROOT, MissingError, Row, Session, Stage
 from gpu_stages import STAGES
 from trigraph.custom_ops import library_path
@@ -72,7 +71,12 @@ def arguments() -> argparse.Namespace:
     add("--out", type=Path, default=out, help="the folder of results")
     add("--folder", type=Path, default=roomy(out), help="where synthetic models are written; in memory if they fit")
     add("--layers", type=int, help="of these models; all of the model's by default")
-    add("--program", type=Path, default=built if built.exists() else None, help="gpu_kernels, as make gpu-kernels builds it")
+    add(
+        "--program",
+        type=Path,
+        default=built if built.exists() else None,
+        help="gpu_kernels, as make gpu-kernels builds it",
+    )
     add("--shapes", default="", help="models of gpu_kernels, comma-separated; real ones by default")
     add("--llama", type=Path, help="a folder with llama.cpp's libraries for CUDA")
     add("--architecture", type=int, help="the GPU's that all was compiled for: 90 for compute capability 9.0")

@@ -13,9 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpu_runs import BITS, RUNS, Run, environment_of, parsed, time_run
-
 from gpu_expected import VARIANTS, Variant
+from gpu_runs import BITS, RUNS, Run, environment_of, parsed, time_run
 from gpu_session import CLI, MODELS, NONE, Environment, MissingError, Session, Stage
 
 DEAREST = (
@@ -101,7 +100,7 @@ def _ways() -> Mapping[str, Environment]:
 def _doctor(session: Session, environment: Environment) -> None:
     report = {}
     try:
-        for line in session.lines(*CLI, "doctor", "--device", "cuda", "--json", environment=environment, limit=45):
+        for line in session.lines(*CLI, "doctor", "--device", "cuda", "--json", environment=environment):
             report = parsed(line)
     except RuntimeError:
         if not report:

@@ -11,12 +11,12 @@ from typing import Any
 
 import gpu
 import pytest
-from gpu_runs import RUNS, Run
 
 import gpu_profile
 import gpu_stages
 from gpu_expected import EXPECTED, VARIANTS, expected, ratio
 from gpu_provider import BINARY, MAGIC, without_kernels
+from gpu_runs import RUNS, Run
 from gpu_session import Environment, MissingError, Row, Session, Stage
 from gpu_stages import STAGES
 

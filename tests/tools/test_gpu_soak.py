@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gpu_soak
 import pytest
 
+import gpu_soak
 from trigraph.runtime import load
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import gpu
 import onnxruntime as ort
 import pytest
-from gpu_runs import BITS, RUNS
 
 import gpu_stages
 from gpu_expected import EXPECTED
 from gpu_provider import make_stand_ins
+from gpu_runs import BITS, RUNS
 from gpu_session import MODELS, Session
 from gpu_stages import DEAREST, STAGES
 from support.models.hollow import write_hollow
