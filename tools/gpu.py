@@ -68,22 +68,22 @@ def arguments() -> argparse.Namespace:
     add("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; all by default")
     add("--minutes", type=float, default=MINUTES, help=f"of all stages together ({MINUTES})")
     add("--patience", type=float, default=1, help="a factor on each stage's time limit (1)")
-    add("--out", type=Path, default=out, help="the folder of results")
-    add("--folder", type=Path, default=roomy(out), help="where synthetic models are written; in memory if they fit")
+    add("--out", type=place, default=out, help="the folder of results")
+    add("--folder", type=place, default=roomy(out), help="where synthetic models are written; in memory if they fit")
     add("--layers", type=int, help="of these models; all of the model's by default")
-    add(
-        "--program",
-        type=Path,
-        default=built if built.exists() else None,
-        help="gpu_kernels, as make gpu-kernels builds it",
-    )
+    add("--program", type=place, default=built if built.exists() else None, help="gpu_kernels, of make gpu-kernels")
     add("--shapes", default="", help="models of gpu_kernels, comma-separated; real ones by default")
-    add("--llama", type=Path, help="a folder with llama.cpp's libraries for CUDA")
+    add("--llama", type=place, help="a folder with llama.cpp's libraries for CUDA")
     add("--architecture", type=int, help="the GPU's that all was compiled for: 90 for compute capability 9.0")
     options = parser.parse_args()
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"no stage is called {', '.join(sorted(unknown))}")
     return options
+
+
+def place(text: str) -> Path:
+    """A path that programs in other folders find, too."""
+    return Path(text).absolute()
 
 
 def roomy(folder: Path) -> Path:
