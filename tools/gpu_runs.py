@@ -60,11 +60,13 @@ RUNS: Mapping[str, Run] = {
 """By stage; the last three, which are loaded in seconds, are for variants alone."""
 
 BITS = {
-    "on the CPU": Run("35b", "hash", device="cpu", layers=8),
-    "on the GPU": Run("35b", "hash", layers=8, needed=8),
-    "experts on both": Run("35b", "hash", 6, layers=8),
+    "35b on the CPU": Run("35b", "hash", device="cpu", layers=8),
+    "35b on the GPU": Run("35b", "hash", layers=8, needed=8),
+    "35b with experts on both": Run("35b", "hash", 6, layers=8),
+    "27b on the CPU": Run("27b", "hash", device="cpu", layers=8),
+    "27b on the GPU": Run("27b", "hash", layers=8, needed=8),
 }
-"""What computes the same."""
+"""What computes the same, by model."""
 
 
 def time_run(
@@ -83,7 +85,7 @@ def time_run(
             continue
         session.note(stage, name + row["what"], *row["figures"], text=row["text"])
         if row["what"] == "hash":
-            bits = {row["text"], session.hashes.setdefault(path, row["text"])}
+            bits = {row["text"], session.hashes.setdefault((path, run.kv_type), row["text"])}
     if len(bits) > 1:
         raise RuntimeError(f"hashes differ: {' and '.join(sorted(bits))}")
 

@@ -75,8 +75,8 @@ class Session:
     """Of the stage that runs."""
     switches: dict[str, str] = field(default_factory=dict)
     """Variables without which bits were wrong."""
-    hashes: dict[Path, str] = field(default_factory=dict)
-    """Of what models compute, wherever their layers and experts lie."""
+    hashes: dict[tuple[Path, str], str] = field(default_factory=dict)
+    """Of what models compute, by the type of keys and values, wherever their layers and experts lie."""
     _writer: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ def bits(session: Session, stage: str) -> None:
         "doctor: text, images, residual streams": partial(_doctor, session)
     }
     for where, run in BITS.items():
-        checks[f"eight layers {where}"] = partial(time_run, session, stage, run, "hash", f"{where}: ")
+        checks[f"eight layers, {where}"] = partial(time_run, session, stage, run, "hash", f"{where}: ")
     checks["rows of kernels alone and together"] = partial(_rows_alone, session, stage)
     ways, wrong = _ways(), list[str]()
     for what, check in checks.items():
