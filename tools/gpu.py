@@ -122,11 +122,11 @@ def unfit(session: Session, architecture: int | None) -> str | None:
     session.note("machine", time.strftime("%Y-%m-%d %H:%M"), os.cpu_count() or 0, text=f"CPUs, {platform.platform()}")
     session.note("machine", "Python", text=platform.python_version())
     try:
-        found = session.run("nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits")
+        found = [*session.lines("nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits")]
     except RuntimeError as error:
         session.note("machine", "nvidia-smi: FAILED", text=str(error))
         return None
-    values = dict(zip(ASKED, found.splitlines()[0].split(", "), strict=False))
+    values = dict(zip(ASKED, found[0].split(", "), strict=False))
     session.note("machine", "GPU", text=", ".join(f"{name} {value}" for name, value in values.items()))
     session.memory = int(values["memory.total"]) / 1024
     has = int(values["compute_cap"].replace(".", ""))

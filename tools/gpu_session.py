@@ -95,17 +95,13 @@ class Session:
         with (self.out / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(self.rows[-1]._asdict()) + "\n")
 
-    def run(self, *command: str | Path, environment: Environment = NONE, limit: float = inf) -> str:
-        """What a command prints; see `lines`."""
-        return "\n".join(self.lines(*command, environment=environment, limit=limit))
-
-    def lines(self, *command: str | Path, environment: Environment = NONE, limit: float = inf) -> Iterator[str]:
-        """What a command prints, a line as it comes. It has `limit` seconds, or what is left of the stage's.
+    def lines(self, *command: str | Path, environment: Environment = NONE) -> Iterator[str]:
+        """What a command prints, a line as it comes. It has what is left of the stage's time.
 
         Raises RuntimeError where it is not done, or ends with a status other than 0. All that it has started ends, too.
         """
-        limit = max(1.0, min(limit, self.left))
-        end, words = time.monotonic() + limit, [str(word) for word in command]
+        begin, words = time.monotonic(), [str(word) for word in command]
+        end = max(self.deadline, begin + 1)
         path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
         own = {"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "XDG_CACHE_HOME": str(self.folder)}
         variables = {**os.environ, **own, **self.switches, **environment}
@@ -113,7 +109,7 @@ class Session:
         with (self.out / "log.txt").open("a+b") as log:
             log.write(f"$ {shlex.join(words)}\n".encode())
             log.flush()
-            begun = log.tell()
+            before = log.tell()
             try:
                 process = subprocess.Popen(
                     words, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
@@ -127,10 +123,10 @@ class Session:
                     yield last
                 process.wait(max(0, end - time.monotonic()))
             except (TimeoutError, subprocess.TimeoutExpired):
-                raise RuntimeError(f"{name} was not done after {limit:.0f} s") from None
+                raise RuntimeError(f"{name} was not done after {end - begin:.0f} s") from None
             finally:
                 ended(process)
-            log.seek(begun)
+            log.seek(before)
             said = log.read().decode(errors="replace").strip().splitlines() or [last]
         if process.returncode:
             raise RuntimeError(f"{name} ended with status {process.returncode}: {said[-1]}")
@@ -154,13 +150,12 @@ class Session:
 
     def model(self, name: str, layers: int | None = None) -> Path:
         """The same, when it is there. Raises RuntimeError where it does not come."""
-        path = self.path(name, layers)
+        path, over = self.path(name, layers), False
         while not path.exists():  # it appears when it is whole
-            if self._writer is None or self._writer.poll() is not None:
-                said = (self.out / "synth.txt").read_text(errors="replace").split("\n")
-                raise RuntimeError(f"{path.name} was not written: {' '.join(filter(None, said[-2:]))}")
-            if self.left <= 0:
-                raise RuntimeError(f"{path.name} was not written in time")
+            if over or self.left <= 0:
+                said = (self.out / "synth.txt").read_text(errors="replace").strip().split("\n")
+                raise RuntimeError(f"{path.name} was not written: {said[-1] or 'it takes longer'}")
+            over = self._writer is None or self._writer.poll() is not None
             time.sleep(0.1)
         return path
 

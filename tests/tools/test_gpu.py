@@ -91,7 +91,7 @@ def test_what_is_missing_is_no_failure(session: Session) -> None:
 
 def test_a_program_that_is_not_there(session: Session) -> None:
     with pytest.raises(RuntimeError, match="No such file"):
-        session.run("/nowhere/program")
+        [*session.lines("/nowhere/program")]
 
 
 def test_a_model_that_cannot_be_written(session: Session) -> None:
@@ -151,7 +151,7 @@ def test_a_variant_that_makes_bits_right(session: Session, monkeypatch: pytest.M
         == "wrong as it is: eight layers, 35b with experts on both (right: host functions begin experts)"
     )
     code = "import os; print(os.environ['TRIGRAPH_HOST_CALLS'])"
-    assert session.run(sys.executable, "-c", code) == "1"
+    assert [*session.lines(sys.executable, "-c", code)] == ["1"]
 
 
 SMI = "echo 'NVIDIA A10, 23028, 8.6, 580.1, 4, 16'"
