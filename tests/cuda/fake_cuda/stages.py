@@ -60,7 +60,7 @@ def test_bits(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = [row.text for row in found if row.what.endswith("hash")]
     assert len(hashes) == len(BITS) and len({*hashes}) == 1
     assert kernels.figures[0] == kernels.figures[1] > 100 and agree.text == "agrees"
-    assert failed.text == "wrong as it is: doctor: text, images, residual streams (right: with no variant)"
+    assert failed.text == "wrong as it is: doctor (right: with no variant)"
 
 
 def test_kernels(session: Session) -> None:
