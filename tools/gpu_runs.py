@@ -45,10 +45,10 @@ LAYERS = {"35b": 40, "27b": 64}
 RUNS: Mapping[str, Run] = {
     "35b": Run("35b", f"hash {STEPS} draft prompt-4096 sequences-8 sequences-16 prompt-32768 {REQUESTS}",
                needed=36, llama=""),
-    "12gb": Run("35b", "hash prompt-2048 decode verify-4", 12, after=2048, llama="--host-experts 23"),
+    "12gb": Run("35b", "hash prompt-2048 decode verify-4 sequences-4", 12, after=2048, llama="--host-experts 23"),
     "27b": Run("27b", f"hash {STEPS} draft prompt-4096", needed=21, llama=""),
     "profile": Run("35b", "profile", needed=25),
-    "8gb": Run("35b", "hash prompt-2048 decode verify-4", 8, after=2048),
+    "8gb": Run("35b", "hash prompt-2048 decode verify-4 sequences-4", 8, after=2048),
     "parts": Run("35b", "hash decode verify-4 prompt-4096", device="cuda:0,cuda:0", needed=26),
     "layers": Run("27b", "hash decode verify-4", 12, after=256),
     "requests": Run("35b", REQUESTS, 12, after=512),
