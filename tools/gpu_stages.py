@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from gpu_expected import VARIANTS, Variant
 from gpu_runs import BITS, RUNS, Run, environment_of, parsed, time_run
-from gpu_session import CLI, MODELS, NONE, Environment, MissingError, Session, Stage
+from gpu_session import MODELS, NONE, Environment, MissingError, Session, Stage
 
 DEAREST = (
     ("35b", "few_experts", "mixture of experts", 1),
@@ -36,6 +37,15 @@ COUNTERS = re.compile(
 """Lines of ncu's page of details."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 """What ncu says where only an administrator may read counters."""
+RECORDED = """
+import json, pathlib, tempfile
+from trigraph.runtime.doctor.examine import compute, make_packages, recorded_bits
+with tempfile.TemporaryDirectory() as folder:
+    found = compute("cuda", make_packages(pathlib.Path(folder)))
+print(json.dumps([f"{part} of {model}" for bits in found.values() for model, parts in recorded_bits().items()
+                  for part, digest in parts.items() if bits[model].get(part) != digest]))
+"""
+"""What `trigraph doctor` does on a GPU, without the instruction sets of the CPU: text, images, residual streams."""
 FIRST, AGAIN = 1 / 5, 1 / 12
 """Of the time for bits, what a check may take, and what it may take again, also with a variant."""
 
@@ -45,7 +55,7 @@ def bits(session: Session, stage: str) -> None:
 
     Where they are wrong, a variant that makes them right serves all stages behind.
     """
-    checks: dict[str, Callable[[Environment], None]] = {"doctor": partial(_doctor, session)}
+    checks: dict[str, Callable[[Environment], None]] = {"recorded bits": partial(_recorded, session)}
     for where, run in BITS.items():
         checks[f"eight layers, {where}"] = partial(time_run, session, stage, run, "hash", f"{where}: ")
     checks["rows of kernels alone and together"] = partial(_rows_alone, session, stage)
@@ -95,19 +105,10 @@ def _ways() -> Mapping[str, Environment]:
     return found
 
 
-def _doctor(session: Session, environment: Environment) -> None:
-    report = {}
-    try:
-        for line in session.lines(*CLI, "doctor", "--device", "cuda", "--json", environment=environment):
-            report = parsed(line)
-    except RuntimeError:
-        if not report:
-            raise
-    (found,) = (finding for finding in report["findings"] if finding["kernels"] == "cuda")
-    if not found["agrees"]:
-        raise RuntimeError(
-            found["problem"] or f"{len(found['differs'])} differ, first {', '.join(found['differs'][:2])}"
-        )
+def _recorded(session: Session, environment: Environment) -> None:
+    (line,) = session.lines(sys.executable, "-c", RECORDED, environment=environment)
+    if differs := parsed(line):
+        raise RuntimeError(f"{len(differs)} differ, first {', '.join(differs[:2])}")
 
 
 def _rows_alone(session: Session, stage: str, environment: Environment) -> None:

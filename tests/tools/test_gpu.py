@@ -139,7 +139,7 @@ def test_a_variant_that_makes_bits_right(session: Session, monkeypatch: pytest.M
             raise RuntimeError("it hangs")
 
     monkeypatch.setattr(gpu_stages, "time_run", compare)
-    monkeypatch.setattr(gpu_stages, "_doctor", lambda session, environment: None)
+    monkeypatch.setattr(gpu_stages, "_recorded", lambda session, environment: None)
     monkeypatch.setattr(gpu_stages, "_rows_alone", lambda session, stage, environment: None)
     assert not gpu.passes(session, "bits", STAGES["bits"], 1, inf)
     assert session.switches == wanted

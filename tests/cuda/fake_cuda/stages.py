@@ -55,12 +55,12 @@ def test_bits(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_stages, "_ways", lambda: {"as it is": {}})
     session.rows.clear()
     assert not gpu.passes(session, "bits", STAGES["bits"], 20, float("inf"))
-    doctor, *found, kernels, agree, failed, _ = session.rows
-    assert "first logits of the trained model" in doctor.text and doctor.what.endswith("as it is: FAILED")
+    recorded, *found, kernels, agree, failed, _ = session.rows
+    assert "first logits of the trained model" in recorded.text and recorded.what.endswith("as it is: FAILED")
     hashes = [row.text for row in found if row.what.endswith("hash")]
     assert len(hashes) == len(BITS) and len({*hashes}) == 1
     assert kernels.figures[0] == kernels.figures[1] > 100 and agree.text == "agrees"
-    assert failed.text == "wrong as it is: doctor (right: with no variant)"
+    assert failed.text == "wrong as it is: recorded bits (right: with no variant)"
 
 
 def test_kernels(session: Session) -> None:
