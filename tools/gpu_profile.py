@@ -6,10 +6,10 @@ import json
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -21,14 +21,11 @@ BETWEEN = 50.0
 """Microseconds: a longer gap is one between steps."""
 
 
-class Found(Protocol):
-    """Takes a row."""
+def profiled(name: str, step: Callable[[], object], found: Callable[..., None]) -> None:
+    """Reports a step that is captured in a few runs: launches, us of its kernels and of the gaps, then by kernel.
 
-    def __call__(self, what: str, *figures: float, text: str = "") -> None: ...
-
-
-def profiled(name: str, step: Callable[[], object], found: Found) -> None:
-    """Reports a step that is captured in a few runs: launches, us of its kernels and of the gaps, then by kernel."""
+    `found` takes a row's name and figures. Raises RuntimeError where the profiler sees no kernel.
+    """
     for _ in range(STEPS):
         step()
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
@@ -41,8 +38,10 @@ def profiled(name: str, step: Callable[[], object], found: Found) -> None:
     report(name, [event for event in events if event.get("cat") in ON_DEVICE], found)
 
 
-def report(name: str, events: Iterable[Mapping[str, Any]], found: Found) -> None:
+def report(name: str, events: Sequence[Mapping[str, Any]], found: Callable[..., None]) -> None:
     """Reports what ran on the device in STEPS steps."""
+    if not events:
+        raise RuntimeError("the profiler has seen no kernel; is CUPTI there, and no other profiler?")
     events = sorted(events, key=lambda event: event["ts"])
     by_kernel: dict[str, list[float]] = defaultdict(list)
     for event in events:

@@ -13,7 +13,8 @@ static void* runtime(const char* name) {
 }
 
 void** __cudaRegisterFatBinary(void* wrapper) {
-  if (*(const uint32_t*)((void**)wrapper)[1] == 0) return removed;  // its magic number
+  const uint32_t* binary = ((void**)wrapper)[1];
+  if (binary && !*binary) return removed;  // no magic number
   return ((void** (*)(void*))runtime("__cudaRegisterFatBinary"))(wrapper);
 }
 

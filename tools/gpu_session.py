@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
+CLI = (sys.executable, "-c", "from trigraph.runtime.cli.app import main; main()")
 MODELS = {"35b": "qwen3.6-35b-a3b", "27b": "qwen3.6-27b"}
 """Geometries by the names that stages have for them."""
-
+DYING = 5.0
+"""Seconds that a program has to end in."""
 
 Environment = Mapping[str, str]
 NONE: Environment = MappingProxyType({})
@@ -49,7 +46,8 @@ class Row(NamedTuple):
 class Stage(NamedTuple):
     """A part of a run: one that raises has failed."""
 
-    run: Callable[[Session], None]
+    run: Callable[[Session, str], None]
+    """Takes its name, too."""
     seconds: int
     """That it may take on an H100."""
 
@@ -65,18 +63,21 @@ class Session:
     layers: int | None = None
     """Of these; None: all."""
     program: Path | None = None
-    """gpu_kernels, where it is built already."""
+    """gpu_kernels; None: it is not there."""
     shapes: tuple[str, ...] = ()
     """The names of its models; none: real ones."""
     llama: Path | None = None
     """A folder with llama.cpp's libraries."""
+    memory: float = inf
+    """GiB of the GPU."""
     rows: list[Row] = field(default_factory=list)
     deadline: float = inf
     """Of the stage that runs."""
-    hashes: dict[Path, str] = field(default_factory=dict)
-    """Of what models compute, wherever their layers and experts lie."""
-    _models: dict[tuple[str, int | None], Future[Path]] = field(default_factory=dict)
-    _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    switches: dict[str, str] = field(default_factory=dict)
+    """Variables without which bits were wrong."""
+    hashes: dict[tuple[Path, str], str] = field(default_factory=dict)
+    """Of what models compute, by the type of keys and values, wherever their layers and experts lie."""
+    _writer: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         for folder in (self.out, self.folder):
@@ -85,7 +86,7 @@ class Session:
     @property
     def left(self) -> float:
         """Seconds of the stage that runs."""
-        return min(max(1.0, self.deadline - time.monotonic()), threading.TIMEOUT_MAX)
+        return self.deadline - time.monotonic()
 
     def note(self, stage: str, what: str, *figures: float, text: str = "") -> None:
         """A row of the table, shown and written at once."""
@@ -94,89 +95,96 @@ class Session:
         with (self.out / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(self.rows[-1]._asdict()) + "\n")
 
-    def run(self, *command: str | Path, environment: Environment = NONE, limit: float = inf, status: int = 0) -> str:
-        """What a command prints; see `lines`."""
-        return "".join(self.lines(*command, environment=environment, limit=limit, status=status))
+    def lines(self, *command: str | Path, environment: Environment = NONE) -> Iterator[str]:
+        """What a command prints, a line as it comes. It has what is left of the stage's time.
 
-    def lines(
-        self, *command: str | Path, environment: Environment = NONE, limit: float = inf, status: int = 0
-    ) -> Iterator[str]:
-        """What a command prints, a line as it comes. It has `limit` seconds, or what is left of the stage's.
-
-        Raises RuntimeError where it is not done, or ends with a status that is neither 0 nor `status`.
+        Raises RuntimeError where it is not done, or ends with a status other than 0. All that it has started ends, too.
         """
-        limit = min(limit, self.left)
+        begin, words = time.monotonic(), [str(word) for word in command]
+        end = max(self.deadline, begin + 1)
         path = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
-        variables = {**os.environ, "PYTHONPATH": path, **environment}
-        words, late = [str(word) for word in command], threading.Event()
+        own = {"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "XDG_CACHE_HOME": str(self.folder)}
+        variables = {**os.environ, **own, **self.switches, **environment}
+        name, last = Path(words[0]).name, ""
         with (self.out / "log.txt").open("a+b") as log:
             log.write(f"$ {shlex.join(words)}\n".encode())
             log.flush()
-            begun = log.tell()
-            process = subprocess.Popen(
-                words, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-            )
-            timer = threading.Timer(limit, _end, (process, late))
-            timer.start()
+            before = log.tell()
+            try:
+                process = subprocess.Popen(
+                    words, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                    start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                raise RuntimeError(str(error)) from None
             try:
                 assert process.stdout is not None
-                yield from process.stdout
-                process.wait()
+                for last in _lines(process.stdout, end):
+                    yield last
+                process.wait(max(0, end - time.monotonic()))
+            except (TimeoutError, subprocess.TimeoutExpired):
+                raise RuntimeError(f"{name} was not done after {end - begin:.0f} s") from None
             finally:
-                timer.cancel()
-                if process.poll() is None:
-                    _end(process, threading.Event())
-            log.seek(begun)
-            said = log.read().decode(errors="replace").strip().splitlines()
-        if late.is_set():
-            raise RuntimeError(f"{Path(words[0]).name} was not done after {limit:.0f} s")
-        if process.returncode not in (0, status):
-            raise RuntimeError(f"{Path(words[0]).name} ended with status {process.returncode}: {' '.join(said[-1:])}")
+                ended(process)
+            log.seek(before)
+            said = log.read().decode(errors="replace").strip().splitlines() or [last]
+        if process.returncode:
+            raise RuntimeError(f"{name} ended with status {process.returncode}: {said[-1]}")
 
-    def kernels(self) -> Path:
-        """The program gpu_kernels. It is built where none was given, which the stage's time does not count."""
-        if self.program is None:
-            cmake = shutil.which("cmake", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"])))
-            out, started = self.folder / "gpu_kernels", time.monotonic()
-            options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=native")
-            self.run(cmake or "cmake", "-S", ROOT / "tests" / "cuda" / "gpu_kernels", "-B", out, *options, limit=60)
-            jobs = str(os.cpu_count() or 1)
-            self.run(cmake or "cmake", "--build", out, "--target", "gpu_kernels", "--parallel", jobs, limit=1800)
-            self.program = out / "gpu_kernels"
-            self.deadline += time.monotonic() - started
-        return self.program
+    def write(self, models: Iterable[tuple[str, int | None]]) -> None:
+        """Begins to write synthetic models, given their names and layers, one behind the other."""
+        files = {self.path(*model): model for model in models}
+        commands = [
+            shlex.join([*CLI, "synth", MODELS[name], str(path), *(("--layers", str(layers)) if layers else ())])
+            for path, (name, few) in files.items()
+            if not path.exists()
+            for layers in [self.layers or few]
+        ]
+        with (self.out / "synth.txt").open("wb") as log:
+            words = ["sh", "-c", " && ".join(commands) or "true"]
+            self._writer = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
 
-    def write(self, name: str, layers: int | None = None) -> Future[Path]:
-        """Begins to write a synthetic model, once, behind those that were asked for before: its file."""
-        layers = self.layers or layers
-        if (key := (name, layers)) not in self._models:
-            path = self.folder / f"{MODELS[name]}-{layers or 'all'}.gguf"
-            self._models[key] = self._writer.submit(self._written, MODELS[name], path, layers)
-        return self._models[key]
+    def path(self, name: str, layers: int | None = None) -> Path:
+        """Of the file of a synthetic model."""
+        return self.folder / f"{MODELS[name]}-{self.layers or layers or 'all'}.gguf"
 
     def model(self, name: str, layers: int | None = None) -> Path:
-        """The file of a synthetic model, when it is there."""
-        return self.write(name, layers).result(self.left)
-
-    def _written(self, geometry: str, path: Path, layers: int | None) -> Path:
-        if not path.exists():
-            few = () if layers is None else ("--layers", str(layers))
-            self.run(sys.executable, *CLI, "synth", geometry, path, *few, limit=300)
+        """The same, when it is there. Raises RuntimeError where it does not come."""
+        path, over = self.path(name, layers), False
+        while not path.exists():  # it appears when it is whole
+            if over or self.left <= 0:
+                said = (self.out / "synth.txt").read_text(errors="replace").strip().split("\n")
+                raise RuntimeError(f"{path.name} was not written: {said[-1] or 'it takes longer'}")
+            over = self._writer is None or self._writer.poll() is not None
+            time.sleep(0.1)
         return path
 
-
-def _end(process: subprocess.Popen[str], late: threading.Event) -> None:
-    """Ends a program, and those that it has started."""
-    late.set()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    def close(self) -> None:
+        """Ends what is still written."""
+        if self._writer is not None:
+            ended(self._writer)
 
 
-def summary(output: str, known: frozenset[str] | set[str]) -> str:
-    """pytest's last line, when something ran and all reasons of what was left out are known."""
-    line = next((line for line in reversed(output.splitlines()) if "passed" in line), None)
-    reasons = set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", output, re.MULTILINE))
-    if line is None or reasons - known:
-        raise RuntimeError(f"tests did not run: {', '.join(reasons) or 'none passed'}")
-    return line
+def _lines(output: IO[bytes], end: float) -> Iterator[str]:
+    """Of a pipe, as they come, also the last one where it is cut. Raises TimeoutError at `end`."""
+    rest, data = b"", b"at first"
+    while data:
+        if not select.select([output], [], [], max(0, end - time.monotonic()))[0]:
+            raise TimeoutError
+        data = os.read(output.fileno(), 1 << 16)
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """Ends a program and those that it has started. Python's tell first where they were.
+
+    One that a driver holds is left behind.
+    """
+    for sent in (signal.SIGABRT, signal.SIGKILL) if process.poll() is None else (signal.SIGKILL,):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(DYING)

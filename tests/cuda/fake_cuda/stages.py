@@ -11,11 +11,12 @@ import gpu
 import onnxruntime as ort
 import pytest
 
-import gpu_tests
+import gpu_stages
 from gpu_expected import EXPECTED
 from gpu_provider import make_stand_ins
+from gpu_runs import BITS, RUNS
 from gpu_session import MODELS, Session
-from gpu_stages import DEAREST, RUNS, STAGES
+from gpu_stages import DEAREST, STAGES
 from support.models.hollow import write_hollow
 
 FEW = 4
@@ -35,28 +36,31 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 def _found(session: Session, name: str) -> list[str]:
     """What the rows of a stage are called that passes."""
     session.rows.clear()
-    stages = {**STAGES, **gpu_tests.STAGES}
-    assert gpu.passes(session, name, stages[name], 20, float("inf")), session.rows
+    assert gpu.passes(session, name, STAGES[name], 20, float("inf")), session.rows
     assert {row.stage for row in session.rows} == {name}
     return [row.what for row in session.rows]
 
 
-@pytest.mark.parametrize("name", ["35b", "12gb", "27b", "8gb", "parts", "layers"])
+@pytest.mark.parametrize("name", ["35b", "12gb", "27b", "8gb", "parts", "layers", "requests", "long"])
 def test_a_model(session: Session, name: str) -> None:
     """Each word of its work, and all that is predicted of it, has a row."""
     found = _found(session, name)
     assert len(found) >= len(RUNS[name].work.split()) + 2
     assert {what for stage, what in EXPECTED if stage == name} <= {*found}
-    assert ("a token, as the start expects" in found) == (name in ("12gb", "8gb", "parts", "layers"))
+    assert ("a token, as the start expects" in found) == (name in ("12gb", "8gb", "parts", "layers", "requests"))
 
 
-def test_bits(session: Session) -> None:
-    """Those of models, which nobody computes here, are wrong, and that is told."""
+def test_bits(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of recorded models, which nobody computes here, are wrong, and that is told; the others are right."""
+    monkeypatch.setattr(gpu_stages, "_ways", lambda: {"as it is": {}})
     session.rows.clear()
     assert not gpu.passes(session, "bits", STAGES["bits"], 20, float("inf"))
-    kernels, doctor, failed = session.rows
-    assert kernels.figures[0] == kernels.figures[1] > 100
-    assert "first logits of the trained model" in doctor.text and failed.text == "bits differ"
+    recorded, *found, kernels, agree, failed, _ = session.rows
+    assert "first logits of the trained model" in recorded.text and recorded.what.endswith("as it is: FAILED")
+    hashes = [row.text for row in found if row.what.endswith("hash")]
+    assert len(hashes) == len(BITS) and len({*hashes}) == 1
+    assert kernels.figures[0] == kernels.figures[1] > 100 and agree.text == "agrees"
+    assert failed.text == "wrong as it is: recorded bits (right: with no variant)"
 
 
 def test_kernels(session: Session) -> None:
@@ -91,18 +95,36 @@ def test_variants(session: Session) -> None:
     assert sum("prompt of 2048" in what for what in found) == 2
 
 
-def test_counters(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that cannot be counted does not stop the others."""
-    program = tmp_path / "ncu"
-    program.write_text(f"#!/bin/sh\ncase \"$*\" in *scan_one*) exit 3;; esac\nprintf '{PAGE}'\n")
+def _program(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    """Puts a program on PATH."""
+    (program := folder / name).write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_counters(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that cannot be counted, or is not launched, does not stop the others."""
+    _program(
+        tmp_path, monkeypatch, "ncu",
+        f"case \"$*\" in *scan_one*) exit 3;; *) printf '{PAGE}';; esac",
+    )  # fmt: skip
     session.rows.clear()
     assert not gpu.passes(session, "ncu", STAGES["ncu"], 20, float("inf"))
-    found = {row.what: row.figures for row in session.rows}
-    assert found["35b: few_experts, 1 rows: Duration, us"] == (24.91,)
+    found = {row.what: row for row in session.rows}
+    assert found["35b: few_experts, 1 rows: Duration, us"].figures == (24.91,)
     assert sum("Duration" in what for what in found) == len(DEAREST) - 1
     assert "35b: scan_one, 1 rows: FAILED" in found
+
+
+def test_counters_that_only_administrators_read(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel is enough to know."""
+    _program(tmp_path, monkeypatch, "ncu", "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not'; exit 1")
+    session.rows.clear()
+    assert not gpu.passes(session, "ncu", STAGES["ncu"], 20, float("inf"))
+    assert [row.what for row in session.rows] == ["FAILED", "seconds"]
+    assert "only administrators" in session.rows[0].text
 
 
 @pytest.mark.parametrize("name", ["profile", "ncu", "llama"])
@@ -111,10 +133,9 @@ def test_what_is_not_here_is_said(session: Session, monkeypatch: pytest.MonkeyPa
     assert "SKIPPED" in _found(session, name)
 
 
-def test_loads(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_tests, "SOAKED", 5)
-    assert len(_found(session, "soak-1")) == 2
-    assert len(_found(session, "served")) == 3
+def test_a_soak(session: Session) -> None:
+    command = (sys.executable, Path(gpu.__file__).with_name("gpu_soak.py"), session.model("35b"), "--seconds", "5")
+    assert "in use after each round" in [*session.lines(*command)][-1]
 
 
 def test_rows_are_written_as_they_come(session: Session) -> None:
