@@ -80,7 +80,9 @@ inline int64_t setting(const char* name, int64_t otherwise) noexcept {
 
 // Shared memory that a block may ask for.
 inline size_t most_shared() noexcept {
-  return setting("TRIGRAPH_EMULATED_MULTIPROCESSORS", 0) ? kMostShared : kMostSharedOf90;
+  const bool small = setting("TRIGRAPH_EMULATED_MULTIPROCESSORS", 0) != 0;
+  return static_cast<size_t>(
+      setting("TRIGRAPH_EMULATED_SHARED_BYTES", static_cast<int64_t>(small ? kMostShared : kMostSharedOf90)));
 }
 
 inline void poison(void* memory, size_t bytes) {
