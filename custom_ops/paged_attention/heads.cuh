@@ -135,7 +135,7 @@ struct Rotation {
     const Angle turn = angle(static_cast<double>(from) * frequency(log_theta, i, dims, scaling));
     return {static_cast<float>(turn.cosine * scaling.magnitude), static_cast<float>(turn.sine * scaling.magnitude)};
   }
-  // Of all pairs, by one warp.
+  // Makes those of all pairs, by one warp.
   __device__ void make_turns(int at, float2* turns) const {
     for (int i = threadIdx.x % kWarp; i < dims / 2; i += kWarp) turns[i] = turn(i, at);
   }
