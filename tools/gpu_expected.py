@@ -78,7 +78,7 @@ EXPECTED = {
     ("12gb", "decode"): Expected("20 to 23", "9 to 12", READ),
     ("12gb", "verify of 4"): Expected("37 to 46", "26 to 37", READ),
     ("8gb", "prompt of 2048"): Expected("", "330 to 660 / 330 to 660", COPIED),
-    ("27b", "decode"): Expected("11.23", "9.2", COUNTED),
+    ("27b", "decode"): Expected("11.23", "8.7", COUNTED),
     ("27b", "verify of 2"): Expected("12.17"),
     ("27b", "verify of 4"): Expected("12.03"),
     ("27b", "verify of 8"): Expected("13.02"),

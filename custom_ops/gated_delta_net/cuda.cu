@@ -51,19 +51,20 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     const int threads = static_cast<int>((g.dim + kWarp - 1) / kWarp * kWarp);
     // A verify has at most K tokens a sequence, and K pending ones; a prefill may have all its rows in one sequence.
     const int64_t longest = (g.commit ? step.rows : std::min(step.rows, g.pending_max)) + g.pending_max;
-    if (step.sequences == 1 && step.rows <= kFewTokens)
-      return launch_step(step.rows, kScanOnes[index], dim3(heads), 3 * threads, 0, stream, work, done_.at(0));
+    const unsigned parts = blocks_of(g.dim, kColumns);
+    if (step.sequences == 1 && step.rows <= kFewOwn && step.rows + g.pending_max <= kFewTokens)
+      return launch_step(step.rows, kScanOnes[index], dim3(parts, heads), kOneThreadsOf[index], 0, stream, work,
+                         done_.at(0));
 
     const Arena::Memory mixed = arena_.take<float>((step.rows + step.sequences * g.pending_max) * g.channels());
     const Arena::Memory verdict = arena_.take<int>(1);
     work.mixed = mixed.as<float>(), work.verdict = verdict.as<int>();
     const dim3 chunks(static_cast<unsigned>(g.units()), blocks_of(longest, kMixTokens), sequences);
     launch(mix, chunks, threads, 0, stream, work);
-    const int64_t parts = blocks_of(g.dim, kColumns);
     const bool many = g.commit && step.rows > kFewRows && step.rows * g.v_heads * g.dim <= UINT32_MAX;
     if (!many || parts * g.v_heads * step.sequences > kScanBlocks * multiprocessors_)
       return launch(kScans[index], dim3(heads, sequences), threads, 0, stream, work);
-    launch(kManyScans[index], dim3(static_cast<unsigned>(parts), heads, sequences), kScanThreads, 0, stream, work);
+    launch(kManyScans[index], dim3(parts, heads, sequences), kScanThreads, 0, stream, work);
     launch(kFinishes[index], dim3(blocks_of(step.rows, kGroup), heads), kGroup * kLanes, 0, stream, work);
   }
 
@@ -76,7 +77,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
            static_cast<long long>(g.pending_max), kMostPending);
   }
 
-  static constexpr int64_t kFewTokens = 8;   // of one sequence, in one launch
+  static constexpr int64_t kFewOwn = 8;      // tokens of one sequence, in one launch
   static constexpr int64_t kFewRows = 64;    // more may be worth a third launch
   static constexpr int64_t kScanBlocks = 2;  // of a multiprocessor, that scan many tokens at once
   Arena arena_;

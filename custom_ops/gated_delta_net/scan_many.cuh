@@ -15,7 +15,7 @@ constexpr int kScanners = kColumns / kWarpColumns, kBringers = 4;  // warps
 constexpr int kRing = 4 * kGroup;  // tokens in shared memory: those at work, the next ones, and coming ones
 constexpr int kScanThreads = (kScanners + kBringers) * kWarp;
 
-template <int D>
+template <int D, int kTokens = kRing>
 struct Ring {
   static constexpr int kRows = D / kBands, kBand = kRows + 4;  // bands begin at different banks
   struct Row {
@@ -24,8 +24,8 @@ struct Ring {
   struct __align__(16) Gate {
     float decay, beta, look;  // look: q . k
   };
-  Row row[kRing];
-  Gate gate[kRing];
+  Row row[kTokens];
+  Gate gate[kTokens];
 
   __device__ static __forceinline__ int place(int i) { return i + i / kRows * (kBand - kRows); }  // of row i
 };
@@ -182,15 +182,12 @@ __global__ void __launch_bounds__(kScanThreads, 2) scan_many(Work work) {
   }
 }
 
-// Output norm and gate of kGroup rows, kLanes threads for each, and no token is pending. grid: [groups of rows, value
-// heads].
+// Output norm and gate of a head in a row by kLanes threads; all lanes of a warp call.
 template <int D>
-__global__ void __launch_bounds__(kGroup* kLanes) finish_rows(Work work) {
+__device__ __forceinline__ void finish_row(const Work& work, int64_t row, int64_t head, bool writes) {
   constexpr int kEach = D / kLanes;
-  if (!*work.verdict) return;
   const int lane = threadIdx.x % kLanes;
-  const int64_t row = int64_t{blockIdx.x} * kGroup + threadIdx.x / kLanes, rows = work.step.rows;
-  const int64_t at = (min(row, rows - 1) * work.geometry.v_heads + blockIdx.y) * D + lane;
+  const int64_t at = (row * work.geometry.v_heads + head) * D + lane;
   float out[kEach], gate[kEach], squares = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) out[i] = work.y[at + i * kLanes], gate[i] = work.z[at + i * kLanes];
@@ -199,8 +196,16 @@ __global__ void __launch_bounds__(kGroup* kLanes) finish_rows(Work work) {
   const float factor = 1.0f / sqrtf(lane_sum(squares, kLanes) / static_cast<float>(D) + work.geometry.eps);
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
-    if (row < rows)
+    if (writes)
       work.y[at + i * kLanes] = out[i] * factor * work.norm[lane + i * kLanes] * output_gate(work.geometry, gate[i]);
+}
+
+// kGroup rows of a head, no token of which is pending. grid: [groups of rows, value heads].
+template <int D>
+__global__ void __launch_bounds__(kGroup* kLanes) finish_rows(Work work) {
+  if (!*work.verdict) return;
+  const int64_t row = int64_t{blockIdx.x} * kGroup + threadIdx.x / kLanes, rows = work.step.rows;
+  finish_row<D>(work, min(row, rows - 1), blockIdx.y, row < rows);
   if (blockIdx.x) return;
   for (int64_t i = threadIdx.x; i < work.step.sequences * work.geometry.pending_max; i += blockDim.x) {
     const int64_t slot = work.step.slots_out[i / work.geometry.pending_max], t = i % work.geometry.pending_max;

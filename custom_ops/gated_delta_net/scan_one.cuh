@@ -1,167 +1,281 @@
-// The whole step of one sequence with few tokens in one launch: the block of a value head makes the queries, keys and
-// values that it needs. Those of a key head are made by every value head that shares it.
+// The whole step of one sequence with few tokens in one launch. A block has some columns of a value head's state, as in
+// scan_many.cuh, and makes the queries, keys and values that it needs: those of a key head are made by each of its
+// blocks. The last of these to be done makes output norms and gates, and moves what they have read.
 #pragma once
 
 #include "../cuda/last_block.cuh"
 #include "mix.cuh"
-#include "scan.cuh"
+#include "scan_many.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// What a third of a block's threads make. The first two thirds also scan: a thread has half a column of the state, two
-// bands of its rows.
-enum Role { kQuery, kKey, kValue };
+constexpr int kFewTokens = 16;  // pending ones included
+
+// Warps for queries and keys, of which the first ones scan; another one is for values.
 template <int D>
-constexpr int kHalfThreads = (D + kWarp - 1) / kWarp * kWarp;
+constexpr int kUnitThreads = std::max(2 * D, kScanners* kWarp);
+template <int D>
+constexpr int kOneThreads = kUnitThreads<D> + kColumns;
+static_assert(kColumns == kWarp && kFewTokens <= kWarp);
 
 template <int D>
-struct OneHead {
-  static constexpr int kRows = D / 2;
-  Tokens<D> tokens;
-  float window[kHistory + kGroup][3][D];  // after the step: a thread's channel
-  bool last;                              // of the value heads that read their key head's window: it may move it
-  float product[2][2][2][D];              // of a token, even or odd, by halves: of columns with its key and its query
-
-  // What a half of a column's rows makes with token n; the whole block calls.
-  __device__ __forceinline__ void multiply(int n, int half, int j, const float* state) {
-    if (half < 2 && j < D) {
-      const float *key = tokens.key[n] + half * kRows, *query = tokens.query[n] + half * kRows;
-      const auto band = [&](int b) { return band_products<D>(state, key, query, b * (kRows / 2), [](int) {}); };
-      const Products sum = band(0) + band(1);
-      float (*made)[D] = product[n % 2][half];
-      made[0][j] = sum.key, made[1][j] = sum.query;
-    }
-    __syncthreads();
-  }
-  // Output of token n, and S = decay S + k d^T, by the threads that scan.
-  __device__ __forceinline__ void update(int n, int half, int j, float* state) {
-    const auto made = [&](int with) { return product[n % 2][0][with][j] + product[n % 2][1][with][j]; };
-    const float decay = tokens.decay[n], delta = tokens.beta[n] * (tokens.value[n][j] - decay * made(0));
-    if (half == 0) tokens.out[n][j] = fmaf(tokens.look[n], delta, decay * made(1));
-    const float* key = tokens.key[n] + half * kRows;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) state[i] = fmaf(key[i], delta, decay * state[i]);
-  }
+using FewRing = Ring<D, kFewTokens>;
+template <int D>
+struct FewTokens {
+  FewRing<D> ring;
+  // Before the convolution, history first: the query's channels, the key's, and the block's of the value.
+  __align__(16) float column[kHistory + kFewTokens][2 * D + kColumns];
 };
 
-// A channel of tokens `first` to `first + count` of a value head: the query, key or value's column `j`. Of token n it
-// goes to made[n * stride]; what the window holds after the step, to window[row * between]; the gates are those of
-// token `gated`, if that is one.
+// A block's part of a value head. Numbers of heads have 32 bits, which divide faster.
 template <int D>
-__device__ __forceinline__ void make_channel(const Work& work, const Sequence& sequence, int64_t head, int role, int j,
-                                             int64_t channel, int64_t first, int count, int gated, float* made,
-                                             int stride, float* window, int between, Tokens<D>& tokens) {
-  const Geometry& g = work.geometry;
-  const float4 tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
-  float x[kHistory + kGroup];
-  read_columns<kHistory + kGroup>(work, sequence, first, kHistory + count, channel, x);
-  float z[kGroup];
-#pragma unroll
-  for (int n = 0; n < kGroup; ++n) {
-    const int64_t own = first + n - sequence.pending;
-    const bool is_gate = role == kValue && n < count && own >= 0;
-    z[n] = is_gate ? work.z[((sequence.begin + own) * g.v_heads + head) * D + j] : 0.0f;
+struct HeadPart {
+  int k_heads, group, head, k_head;  // group: value heads of a key head
+  int first, count;                  // columns of the state
+  bool tiled;
+
+  __device__ explicit HeadPart(const Geometry& g)
+      : k_heads(static_cast<int>(g.k_heads)),
+        group(static_cast<int>(g.v_heads) / k_heads),
+        head(static_cast<int>(blockIdx.y)),
+        k_head(g.tiled ? head % k_heads : head / group),
+        first(static_cast<int>(blockIdx.x) * kColumns),
+        count(min(kColumns, D - first)),
+        tiled(g.tiled) {}
+  // The channel in column `c` of those that the block has.
+  __device__ int channel(int c) const {
+    if (c < D) return k_head * D + c;
+    return c < 2 * D ? (k_heads + k_head - 1) * D + c : (2 * k_heads + head - 2) * D + first + c;
   }
-  Gates gates;
-  const bool has_gates = role == kKey && gated < count;
-  if (has_gates) gates.read(work, sequence, head, first + gated);
-#pragma unroll
-  for (int n = 0; n < kGroup; ++n) {
-    if (n < count) made[n * stride] = convolved(x + n, tap);
-    if (n < count && role == kValue) tokens.z[n][j] = z[n];
-  }
-  const int before = static_cast<int>(first - sequence.left_behind(g.commit)), rows = sequence.window_rows(g.commit);
-#pragma unroll
-  for (int n = 0; n < kHistory + kGroup; ++n)
-    if (before + n >= 0 && before + n < rows) window[(before + n) * between] = x[n];
+  // The value heads of the key head.
+  __device__ int value_head(int i) const { return tiled ? k_head + i * k_heads : k_head * group + i; }
+};
+
+// Asks for rows `begin` to `end` of the block's columns, of which row 0 would be at `from`; zeros where `bytes` is 0.
+template <int D>
+__device__ __forceinline__ void ask_for_columns(const Geometry& g, const HeadPart<D>& part, const float* from,
+                                                int begin, int end, int bytes, FewTokens<D>& tokens) {
+  constexpr int kQuads = (2 * D + kColumns) / 4;
 #pragma unroll 1
-  for (int n = 0; n < count; ++n) made[n * stride] = silu(made[n * stride]);
-  if (has_gates) tokens.take_gates(gates, gated, first + gated - sequence.pending);
-}
-
-// Queries and keys of `count` tokens to unit length, by a half-warp each; the whole block calls.
-template <int D>
-__device__ __forceinline__ void make_units(const Work& work, int count, Tokens<D>& tokens) {
-  __syncthreads();
-  const float scale = 1.0f / sqrtf(static_cast<float>(D));
-  for (int n = threadIdx.x / kLanes; n < 2 * count; n += blockDim.x / kLanes) {
-    const bool is_key = n % 2;
-    float (*vectors)[D] = is_key ? tokens.key : tokens.query;  // named: GCC 12 checks an unnamed one's index wrongly
-    float* vector = vectors[n / 2];
-    const float squares = dot(vector, vector, D);
-    const float factor = (is_key ? 1.0f : scale) / sqrtf(squares + work.geometry.eps);
-    for (int i = threadIdx.x % kLanes; i < D; i += kLanes) vector[i] *= factor;
+  for (int i = begin * kQuads + static_cast<int>(threadIdx.x); i < end * kQuads; i += kOneThreads<D>) {
+    const int row = i / kQuads, c = i % kQuads * 4;
+    if (c < 2 * D + part.count) copy_ahead(tokens.column[row] + c, from + row * g.channels() + part.channel(c), bytes);
   }
-  __syncthreads();
-  tokens.look_at_keys(count);
-  __syncthreads();
+  end_copies();
 }
 
-// grid: [value heads]. `done` [key heads]: counts the value heads that have read the window of their key head. The
-// state is asked for before the step is known to hold.
+// Column `c` of `count` tokens, convolved, to where it is scanned.
 template <int D>
-__global__ void __launch_bounds__(3 * kHalfThreads<D>, 1) scan_one(Work work, unsigned* done) {
+__device__ __forceinline__ void make_column(int c, int count, const float4& tap, FewTokens<D>& tokens) {
+  auto& row = tokens.ring.row[0];
+  float x[kHistory + 1];
+#pragma unroll
+  for (int n = 0; n < kHistory; ++n) x[n] = tokens.column[n][c];
+  float* out = c < D       ? row.query + FewRing<D>::place(c)
+               : c < 2 * D ? row.key + FewRing<D>::place(c - D)
+                           : row.value + c - 2 * D;
+#pragma unroll 1
+  for (int n = 0; n < count; ++n, out += sizeof(row) / sizeof(float)) {
+    x[kHistory] = tokens.column[kHistory + n][c];
+    *out = silu(convolved(x, tap));
+#pragma unroll
+    for (int i = 0; i < kHistory; ++i) x[i] = x[i + 1];
+  }
+}
+
+// `dot` of two vectors that a half-warp has, elements kLanes apart in a thread.
+template <int N>
+__device__ __forceinline__ float half_dot(const float* a, const float* b) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum = fmaf(a[i], b[i], sum);
+  return lane_sum(sum, kLanes);
+}
+
+// Queries and keys of `count` tokens to unit length, and their products, by a half-warp each.
+template <int D>
+__device__ __forceinline__ void make_units(float eps, int count, FewTokens<D>& tokens) {
+  constexpr int kEach = D / kLanes, kHalfWarps = kOneThreads<D> / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  for (int n = threadIdx.x / kLanes; n < (count + 1) / 2 * 2; n += kHalfWarps) {  // all lanes of a warp or none
+    auto& row = tokens.ring.row[min(n, count - 1)];
+    float query[kEach], key[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = FewRing<D>::place(lane + i * kLanes);
+      query[i] = row.query[at], key[i] = row.key[at];
+    }
+    const float of_query = 1.0f / sqrtf(static_cast<float>(D)) / sqrtf(half_dot<kEach>(query, query) + eps);
+    const float of_key = 1.0f / sqrtf(half_dot<kEach>(key, key) + eps);
+    __syncwarp();  // both halves have read the last row
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = FewRing<D>::place(lane + i * kLanes);
+      query[i] *= of_query, key[i] *= of_key;
+      if (n < count) row.query[at] = query[i], row.key[at] = key[i];
+    }
+    const float look = half_dot<kEach>(query, key);
+    if (n < count && lane == 0) tokens.ring.gate[n].look = look;
+  }
+}
+
+// A band of a column's rows, by a thread of the warps that scan.
+template <int D>
+class Band {
+ public:
+  // Asks for the slot's state; begins with zeros where there is none, or nothing to scan.
+  __device__ __forceinline__ Band(const Work& work, const Sequence& sequence, const HeadPart<D>& part) {
+    const int lane = threadIdx.x % kWarp,
+              own = static_cast<int>(threadIdx.x) / kWarp * kWarpColumns + lane % kWarpColumns;
+    active_ = own < part.count, column_ = active_ ? own : 0, band_ = lane / kWarpColumns;
+    const int64_t size = work.geometry.v_heads * D * D;
+    const int64_t at = (int64_t{part.head} * D + band_ * kRows) * D + part.first + column_;
+    const float* from = work.past_state + sequence.slot_in * size + at;
+    const bool kept_before = active_ && !sequence.fresh && sequence.reads_a_slot(work.step);
+    to_ = work.state + sequence.slot_out * size + at;
+    moves_ = sequence.fresh || from != to_;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) state_[i] = kept_before ? from[i * D] : 0.0f;
+  }
+
+  // All tokens: y gets what the rule makes of own ones, and the slot the state after `kept` of them.
+  __device__ __forceinline__ void scan(const Work& work, const Sequence& sequence, const HeadPart<D>& part, int kept,
+                                       const FewRing<D>& ring) {
+    const int count = static_cast<int>(sequence.count()), pending = static_cast<int>(sequence.pending);
+    const int64_t stride = work.geometry.v_heads * D;
+    float* y = work.y + (sequence.begin - pending) * stride + part.head * D + part.first + column_;
+#pragma unroll 1
+    for (int t = 0;; ++t, y += stride) {
+      if (t == kept && (kept || moves_)) write();
+      if (t == count) break;
+      const auto& row = ring.row[t];
+      const auto gate = ring.gate[t];
+      const auto* keys = reinterpret_cast<const float4*>(row.key + band_ * kBand);
+      const float delta = gate.beta * (row.value[column_] - gate.decay * products(row, keys));
+      const float out = fmaf(gate.look, delta, gate.decay * joined(with_query_));
+      if (t >= pending && active_ && band_ == 0) *y = out;
+      if (t + 1 < count || t < kept) update(keys, gate.decay, delta);
+    }
+  }
+
+ private:
+  static constexpr int kRows = FewRing<D>::kRows, kBand = FewRing<D>::kBand;
+
+  // A column's sum; all lanes call.
+  __device__ static __forceinline__ float joined(float band) {
+    band += __shfl_xor_sync(kAllLanes, band, kWarpColumns);
+    return band + __shfl_xor_sync(kAllLanes, band, 2 * kWarpColumns);
+  }
+  // The column's product with a key, and the band's with a query.
+  __device__ __forceinline__ float products(const typename FewRing<D>::Row& row, const float4* keys) {
+    const auto* queries = reinterpret_cast<const float4*>(row.query + band_ * kBand);
+    float with_key = 0;
+    with_query_ = 0;
+    const auto add = [&](int i, float key, float query) {
+      with_key = fmaf(key, state_[i], with_key), with_query_ = fmaf(query, state_[i], with_query_);
+    };
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      const float4 k = keys[i / 4], q = queries[i / 4];
+      add(i, k.x, q.x), add(i + 1, k.y, q.y), add(i + 2, k.z, q.z), add(i + 3, k.w, q.w);
+    }
+    return joined(with_key);
+  }
+  // S = decay S + k d^T
+  __device__ __forceinline__ void update(const float4* keys, float decay, float delta) {
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      const float4 k = keys[i / 4];
+      const float key[] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+      for (int n = 0; n < 4; ++n) state_[i + n] = fmaf(key[n], delta, decay * state_[i + n]);
+    }
+  }
+  __device__ __forceinline__ void write() const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      if (active_) to_[i * D] = state_[i];
+  }
+
+  bool active_, moves_;
+  int band_, column_;
+  float* to_;
+  float state_[kRows], with_query_ = 0;
+};
+
+// Outputs of a key head's value heads, normed and gated, and what is pending from now on; the whole block calls.
+template <int D>
+__device__ __forceinline__ void finish_heads(const Work& work, const Sequence& sequence, const HeadPart<D>& part) {
+  constexpr int kHalfWarps = kOneThreads<D> / kLanes;
+  const int own = static_cast<int>(sequence.own), all = own * part.group, thread = static_cast<int>(threadIdx.x);
+#pragma unroll 1
+  for (int n = kHalfWarps - 1 - thread / kLanes; n < (all + 1) / 2 * 2; n += kHalfWarps) {  // the last threads begin
+    const int which = min(n, all - 1);
+    finish_row<D>(work, sequence.begin + which % own, part.value_head(which / own), n < all);
+  }
+  const int pending_max = static_cast<int>(work.geometry.pending_max);
+#pragma unroll 1
+  for (int i = thread; i < pending_max * part.group; i += kOneThreads<D>) {
+    const int head = part.value_head(i / pending_max), t = i % pending_max;
+    Gates gates;
+    gates.beta = kNoToken;
+    if (!work.geometry.commit && t < own) gates.read(work, sequence, head, sequence.pending + t), gates.finish();
+    work.gates[work.log_decay_at(sequence.slot_out, t, head)] = gates.log_decay;
+    work.gates[work.beta_at(sequence.slot_out, t, head)] = gates.beta;
+  }
+}
+
+// grid: [parts of a head's columns, value heads]. `done` [key heads]: counts blocks that are done with one. What
+// the launch before does not write is asked for before that one is done: state, window and pending gates.
+template <int D>
+__global__ void __launch_bounds__(kOneThreads<D>, 2) scan_one(const __grid_constant__ Work work, unsigned* done) {
   allow_next();
-  __shared__ __align__(16) OneHead<D> shared;
+  __shared__ __align__(16) FewTokens<D> tokens;
   const Geometry& g = work.geometry;
-  const int64_t head = blockIdx.x, k_head = g.k_head(head), size = g.v_heads * D * D;
-  const int role = threadIdx.x / kHalfThreads<D>, j = threadIdx.x % kHalfThreads<D>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool scans = thread < kScanners * kWarp, has_value = thread >= kUnitThreads<D>;
   const Sequence sequence(work.step, 0);
-  const bool scans = role < 2 && j < D, kept_before = !sequence.fresh && sequence.reads_a_slot(work.step);
-  const int64_t at = (head * D + role * (D / 2)) * D + j;
-  const float* from = work.past_state + sequence.slot_in * size + at;
-  float *to = work.state + sequence.slot_out * size + at, state[D / 2];
-#pragma unroll
-  for (int i = 0; i < D / 2; ++i) state[i] = scans && kept_before ? from[i * D] : 0.0f;
-  const float norm = work.norm[min(j, D - 1)];
+  const HeadPart<D> part(g);
+  Band<D> band(work, sequence, part);
+  const int c = has_value ? thread - kUnitThreads<D> + 2 * D : thread, channel = part.channel(c);
+  const bool active = has_value ? c < 2 * D + part.count : c < 2 * D;
+  float4 tap{};
+  if (active) tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
+  const bool holds = sequences_hold(work.step, part.head);
+  const int count = static_cast<int>(sequence.count()), stored = kHistory + static_cast<int>(sequence.pending);
+  if (holds)
+    ask_for_columns(g, part, work.past_window + sequence.slot_in * g.window_rows() * g.channels(), 0, stored,
+                    sequence.fresh ? 0 : 16, tokens);
   await_previous();
-  if (!step_holds(work, head)) return;
-  const int64_t channel = (role * g.k_heads + (role == kValue ? head : k_head)) * D + min(j, D - 1);
-  const int64_t kept = sequence.left_behind(g.commit);  // tokens of the state after the step
-  const bool moves = kept > 0 || sequence.fresh || from != to;
-  unsigned before = 0;  // value heads that have read the window, known to the block's last warps
-  for (int64_t first = 0; first < sequence.count(); first += kGroup) {
-    const int count = static_cast<int>(min(int64_t{kGroup}, sequence.count() - first));
-    Tokens<D>& tokens = shared.tokens;
-    float (*made)[D] = role == kQuery ? tokens.query : role == kKey ? tokens.key : tokens.value;
-    if (j < D)
-      make_channel(work, sequence, head, role, j, channel, first, count, j, made[0] + j, D, shared.window[0][role] + j,
-                   3 * D, tokens);
-    make_units(work, count, tokens);
-    if (first + count == sequence.count() && threadIdx.x == kValue * kHalfThreads<D>) {
-      __threadfence();  // the block has read the window, as a barrier says, before it counts
-      before = atomicInc(done + k_head, static_cast<unsigned>(g.group()) - 1);
-    }
-    for (int n = first ? 0 : -1; n < count; ++n) {
-      if (n >= 0) {
-        shared.multiply(n, role, j, state);
-        if (scans) shared.update(n, role, j, state);
-      }
-      if (first + n + 1 == kept && moves && scans) {
-#pragma unroll
-        for (int i = 0; i < D / 2; ++i) to[i * D] = state[i];
-      }
-    }
-    if (threadIdx.x == kValue * kHalfThreads<D>) {
-      shared.last = before + 1 == g.group();
-      __threadfence();  // and what the last one writes comes after the others' reads
-    }
-    __syncthreads();
-    shared.tokens.find_factors(work, count);
-    shared.tokens.finish(work, sequence, head, threadIdx.x < D ? count : 0, j, norm, first);
-    __syncthreads();
+  if (!holds) return tell_step(work.step, part.head, Operator::gated_delta_net, work.record);
+  ask_for_columns(g, part, work.qkv + (sequence.begin - stored) * g.channels(), stored, kHistory + count, 16, tokens);
+  if (const int n = thread - kUnitThreads<D>; n >= 0 && n < count) {
+    Gates gates;
+    gates.read(work, sequence, part.head, n), gates.finish();
+    tokens.ring.gate[n].decay = gates.decay(), tokens.ring.gate[n].beta = gates.beta;
   }
-  save_gates(work, sequence, head, shared.tokens);
-  if (j < D && (shared.last || role == kValue)) {
+  await_copies(0);
+  __syncthreads();
+  if (active) make_column(c, count, tap, tokens);
+  __syncthreads();
+  make_units(g.eps, count, tokens);
+  __syncthreads();
+  const int kept = static_cast<int>(sequence.left_behind(g.commit));  // tokens of the state after the step
+  if (scans) band.scan(work, sequence, part, kept, tokens.ring);
+  const bool last = is_last(done + part.k_head, static_cast<unsigned>(part.group) * gridDim.x);
+  if (active && (last || has_value)) {
     float* window = work.window + sequence.slot_out * g.window_rows() * g.channels() + channel;
 #pragma unroll 1
     for (int row = 0; row < sequence.window_rows(g.commit); ++row)
-      window[row * g.channels()] = shared.window[row][role][j];
+      window[row * g.channels()] = tokens.column[kept + row][c];
   }
+  if (last) finish_heads(work, sequence, part);
 }
 
 using ScanOne = void (*)(Work, unsigned*);
 constexpr ScanOne kScanOnes[] = {scan_one<16>, scan_one<32>, scan_one<48>,  scan_one<64>,
                                  scan_one<80>, scan_one<96>, scan_one<112>, scan_one<128>};
+constexpr int kOneThreadsOf[] = {kOneThreads<16>, kOneThreads<32>, kOneThreads<48>,  kOneThreads<64>,
+                                 kOneThreads<80>, kOneThreads<96>, kOneThreads<112>, kOneThreads<128>};
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -35,9 +35,9 @@ struct Query {
 
   // Makes the queries of a row at a position, to `out` [heads, width]; the whole block calls.
   __device__ void make(int64_t row, int64_t position, float* out) const {
+    const auto turn = [&](int i) { return rotation.turn(i, static_cast<int>(position)); };
     for (int h = static_cast<int>(threadIdx.x) / kWarp; h < heads; h += kThreads / kWarp)
-      norm_rotate(q + (row * heads + h) * width, norm, rotation, static_cast<int>(position), width, 1.0f,
-                  out + h * width);
+      norm_rotate(q + (row * heads + h) * width, norm, rotation, turn, width, 1.0f, out + h * width);
     __syncthreads();
   }
 

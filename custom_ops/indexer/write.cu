@@ -46,7 +46,8 @@ struct IndexEntries {
       }
       key[i] = (before ? sum + own[i] : own[i]) * part;
     }
-    norm_rotate(key, norm, rotation, static_cast<int>(position - before), width, 1.0f, key);
+    const auto turn = [&](int i) { return rotation.turn(i, static_cast<int>(position - before)); };
+    norm_rotate(key, norm, rotation, turn, width, 1.0f, key);
     for (int i = lane; i < width; i += kWarp) narrow(key[i], to + i);
   }
 };

@@ -130,8 +130,9 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
 #pragma unroll 1
   for (int m = threadIdx.x / kWarp; m < Q; m += kThreads / kWarp) {
     if (m < count) {
-      norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, shared.at[m], width,
-                  scale, own);
+      const auto turn = [&](int i) { return rotation.turn(i, shared.at[m]); };
+      norm_rotate(q_gate + shared.head[m] * (kPlain ? 2 : shape.parts) * width, norm, rotation, turn, width, scale,
+                  own);
       if (shape.key_rotation) rotate(own, width, shape.key_rotation);
     }
     if constexpr (std::is_same_v<T, Q8>) {

@@ -142,6 +142,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
         sight_(info),
         arena_(info),
         group_size_(info.integer("group", 0)),
+        given_(info.integer(kGiven, 0)),
         multiprocessors_(multiprocessors()),
         full_device_(kBlocksEach * multiprocessors_),
         done_(full_device_) {
@@ -230,9 +231,10 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Partials partials{memory.as<float>(), all, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
-    launch_step(step.sequences.rows, attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), step.sequences,
-                step.rotation, step.shape, context.input(0).as<float>(), context.input(1).as<float>(),
-                context.input(2).as<__half>(), context.input(3).as<__half>(), partials, y.as<float>());
+    launch_step(given_ ? step.sequences.rows : kEarlyRows + 1, attend_few<W>, grid, kFewThreads, kFewBytes<W>,
+                stream_of(context), step.sequences, step.rotation, step.shape, context.input(0).as<float>(),
+                context.input(1).as<float>(), context.input(2).as<__half>(), context.input(3).as<__half>(), partials,
+                y.as<float>());
     return true;
   }
 
@@ -258,6 +260,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
   SightAttributes sight_;
   Arena arena_;
   int64_t group_size_;
+  bool given_;
   int64_t multiprocessors_, full_device_;  // full_device_: blocks that keep all of them busy
   Counters done_;
   size_t most_shared_bytes_ = most_shared_bytes(), shared_bytes_ = shared_bytes();

@@ -8,6 +8,10 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
+// An attribute that sessions set: lengths, pages and positions are inputs of the graph, so that a launch may read them
+// before the one ahead is done.
+constexpr const char* kGiven = "given";
+
 struct Ragged {
   const int32_t *starts, *past, *table;  // cu_seqlens, past_lens, page_table
   int sequences;
@@ -63,13 +67,25 @@ struct Ragged {
   }
 
   // Whether sequences, lengths and the width of the table are ones that can be; the same answer in every thread of
-  // every block, of which the first tells why not. Pages are looked at by those who use them.
-  __device__ bool holds() const {
+  // every block. Pages are looked at by those who use them.
+  __device__ bool can_be() const {
     bool bad = false;
     for (int s = threadIdx.x; s < sequences; s += blockDim.x)
       bad = bad || !starts_hold(s, false) || !columns_hold(s, false);
-    if (!__syncthreads_or(bad)) return true;
-    if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) tell();
+    return !__syncthreads_or(bad);
+  }
+  // The first thread of all tells why not, in the order in which a reader would look.
+  __device__ void tell() const {
+    if (threadIdx.x || blockIdx.x || blockIdx.y || blockIdx.z) return;
+    for (int s = 0; s < sequences; ++s)
+      if (!starts_hold(s, true)) return;
+    for (int s = 0; s < sequences; ++s)
+      if (!columns_hold(s, true)) return;
+  }
+  // Both.
+  __device__ bool holds() const {
+    if (can_be()) return true;
+    tell();
     return false;
   }
 
@@ -94,13 +110,6 @@ struct Ragged {
     const int64_t last = int64_t{past[s]} + starts[s + 1] - starts[s] - 1;
     return page_of(last) < columns || wrong(Reason::few_columns, tell, columns, page_size, last, s);
   }
-  // In the order in which a reader would look.
-  __device__ void tell() const {
-    for (int s = 0; s < sequences; ++s)
-      if (!starts_hold(s, true)) return;
-    for (int s = 0; s < sequences; ++s)
-      if (!columns_hold(s, true)) return;
-  }
 };
 
 struct Rotation {
@@ -120,16 +129,23 @@ struct Rotation {
 
   // What norm_rotate takes of a row at a place of its sequence: where its positions are, or the place.
   __device__ int at(int64_t row, int64_t place) const { return static_cast<int>(positions.data ? row : place); }
-  // What turns pair i.
-  __device__ int position(int i, int at) const {
-    return positions.data ? positions.data[sections.axis(i) * static_cast<int>(positions.rows) + at] : at;
+  // Cosine and sine of what turns pair i.
+  __device__ float2 turn(int i, int at) const {
+    const int from = positions.data ? positions.data[sections.axis(i) * static_cast<int>(positions.rows) + at] : at;
+    const Angle turn = angle(static_cast<double>(from) * frequency(log_theta, i, dims, scaling));
+    return {static_cast<float>(turn.cosine * scaling.magnitude), static_cast<float>(turn.sine * scaling.magnitude)};
+  }
+  // Makes those of all pairs, by one warp.
+  __device__ void make_turns(int at, float2* turns) const {
+    for (int i = threadIdx.x % kWarp; i < dims / 2; i += kWarp) turns[i] = turn(i, at);
   }
 };
 
-// head = rotate(x / rms(x) * norm) * scale by one warp, `at` is Rotation::at; NEOX pairs (i, i + dims / 2). `head` is
-// shared memory.
-__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int at, int width,
-                                   float scale, float* head) {
+// head = rotate(x / rms(x) * norm) * scale by one warp, turn(i) is Rotation::turn; NEOX pairs (i, i + dims / 2). `head`
+// is shared memory.
+template <class Turn>
+__device__ __forceinline__ void norm_rotate(const float* x, const float* norm, const Rotation& rotation, Turn&& turn,
+                                            int width, float scale, float* head) {
   constexpr int kTogether = 8;  // elements that a lane reads before the first is used
   const int lane = threadIdx.x % kWarp, half = rotation.dims / 2;
   for (int first = lane; first < width; first += kTogether * kWarp) {
@@ -153,11 +169,8 @@ __device__ inline void norm_rotate(const float* x, const float* norm, const Rota
   }
   __syncwarp();
   for (int i = lane; i < half; i += kWarp) {
-    const auto position = static_cast<double>(rotation.position(i, at));
-    const Angle turn = angle(position * frequency(rotation.log_theta, i, rotation.dims, rotation.scaling));
+    const auto [c, s] = turn(i);
     const float a = head[i], b = head[half + i];
-    const float c = static_cast<float>(turn.cosine * rotation.scaling.magnitude);
-    const float s = static_cast<float>(turn.sine * rotation.scaling.magnitude);
     head[i] = a * c - b * s;
     head[half + i] = b * c + a * s;
   }

@@ -19,18 +19,36 @@ struct Entries {
   int key_rotation, value_rotation;
   T *keys, *values;
 
-  size_t shared_bytes() const { return static_cast<size_t>(2 * cache.width) * sizeof(float); }
+  // Both heads, the norm, and what turns pairs.
+  size_t shared_bytes() const { return static_cast<size_t>(4 * cache.width) * sizeof(float); }
 
-  // Writes the entry of one row and head; the whole block calls.
-  __device__ void write(int64_t row, int64_t kv_head) const {
-    float* head = reinterpret_cast<float*>(shared_memory());
-    const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp, width = static_cast<int>(cache.width);
-    const int64_t position = sequences.position_of(row, s);
-    const int64_t from = (row * cache.heads + kv_head) * width;
-    const int64_t entry = sequences.entry(s, position), to = (entry * cache.heads + kv_head) * cache.stride;
-    if (entry < 0) return;
+  // Where a row's entry is in the cache; the number of a page that is none of it, or -1.
+  struct Place {
+    int64_t entry;
+    int sequence, bad;
+  };
+  // Finds the place of a row, and makes what its key is normed and turned with; the whole block calls.
+  __device__ Place begin(int64_t row) const {
+    Place place{0, sequences.sequence_of(row), -1};
+    const int64_t position = sequences.position_of(row, place.sequence);
+    place.entry = sequences.entry(place.sequence, position, place.bad);
     if (threadIdx.x < kWarp) {
-      norm_rotate(k + from, norm, rotation, rotation.at(row, position), width, 1.0f, head);
+      rotation.make_turns(rotation.at(row, position), turns());
+      for (int i = static_cast<int>(threadIdx.x); i < cache.width; i += kWarp) own_norm()[i] = norm[i];
+      __syncwarp();
+    }
+    return place;
+  }
+  // Writes the entry of one row and head; the whole block calls.
+  __device__ void write(const Place& place, int64_t row, int64_t kv_head) const {
+    if (place.bad >= 0) return sequences.tell_page(place.sequence, place.bad);
+    float* head = reinterpret_cast<float*>(shared_memory());
+    const int lane = threadIdx.x % kWarp, width = static_cast<int>(cache.width);
+    const int64_t from = (row * cache.heads + kv_head) * width;
+    const int64_t to = (place.entry * cache.heads + kv_head) * cache.stride;
+    if (threadIdx.x < kWarp) {
+      const auto turn = [&](int i) { return turns()[i]; };
+      norm_rotate(k + from, own_norm(), rotation, turn, width, 1.0f, head);
       write_head(head, width, key_rotation, keys + to);
     } else if (threadIdx.x < kThreads) {
       head += width;
@@ -39,14 +57,22 @@ struct Entries {
       write_head(head, width, value_rotation, values + to);
     }
   }
+
+ private:
+  __device__ float* own_norm() const { return reinterpret_cast<float*>(shared_memory()) + 2 * cache.width; }
+  __device__ float2* turns() const { return reinterpret_cast<float2*>(own_norm() + cache.width); }
 };
 
 // grid: [rows, kv heads].
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) write_entries(Entries<T> entries) {
   allow_next();
+  const bool can_be = entries.sequences.can_be();
+  typename Entries<T>::Place place{};
+  if (can_be) place = entries.begin(blockIdx.x);
   await_previous();
-  if (entries.sequences.holds()) entries.write(blockIdx.x, blockIdx.y);
+  if (!can_be) return entries.sequences.tell();
+  entries.write(place, blockIdx.x, blockIdx.y);
 }
 
 // grid: [rows, kv heads, and one more for the last rows].
@@ -54,10 +80,13 @@ template <class T>
 __global__ void __launch_bounds__(kCopyThreads, kBlocksEach* kThreads / kCopyThreads)
     write_and_take_last(const __grid_constant__ Entries<T> entries, const __grid_constant__ Last last) {
   allow_next();
+  const bool can_be = entries.sequences.can_be(), writes = blockIdx.y < entries.cache.heads;
+  typename Entries<T>::Place place{};
+  if (can_be && writes) place = entries.begin(blockIdx.x);
   await_previous();
-  if (!entries.sequences.holds()) return;
-  if (blockIdx.y < entries.cache.heads)
-    entries.write(blockIdx.x, blockIdx.y);
+  if (!can_be) return entries.sequences.tell();
+  if (writes)
+    entries.write(place, blockIdx.x, blockIdx.y);
   else if (static_cast<int>(blockIdx.x) < last.starts.sequences)
     last.take(blockIdx.x);
 }
@@ -87,17 +116,20 @@ Entries<T> entries_of(const Context& context, const RotaryAttributes& rotary) {
 
 template <class T>
 struct PagedKVWrite : PagedKVWriteSignature<T> {
-  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) { check_cache_type<T>(info); }
+  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info), given_(info.integer(kGiven, 0)) {
+    check_cache_type<T>(info);
+  }
 
   void compute(Context& context) const {
     const Entries<T> entries = entries_of<T>(context, rotary_);
     const dim3 grid(static_cast<unsigned>(entries.sequences.rows), static_cast<unsigned>(entries.cache.heads));
-    launch_step(entries.sequences.rows, write_entries<T>, grid, kThreads, entries.shared_bytes(), stream_of(context),
-                entries);
+    launch_step(given_ ? entries.sequences.rows : kEarlyRows + 1, write_entries<T>, grid, kThreads,
+                entries.shared_bytes(), stream_of(context), entries);
   }
 
  private:
   RotaryAttributes rotary_;
+  bool given_;
 };
 
 // PagedKVWrite, and LastRows of the same step.
@@ -114,19 +146,22 @@ struct PagedKVWriteLastRows {
                                           {"last_cu_seqlens", DType::i32}, {"last_past_lens", DType::i32},
                                           {"last_x", DType::f32},          {"last_also", DType::f32, true}};
 
-  explicit PagedKVWriteLastRows(const KernelInfo& info) : rotary_(info) { check_cache_type<T>(info); }
+  explicit PagedKVWriteLastRows(const KernelInfo& info) : rotary_(info), given_(info.integer(kGiven, 0)) {
+    check_cache_type<T>(info);
+  }
 
   void compute(Context& context) const {
     const Entries<T> entries = entries_of<T>(context, rotary_);
     const Last last = last_of(context, context.input(5), context.input(6), context.input(9), context.input(10), 2);
     if (!last.starts.rows) fail("input x has no rows");
     const dim3 grid(static_cast<unsigned>(last.starts.rows), static_cast<unsigned>(entries.cache.heads + 1));
-    launch_step(entries.sequences.rows, write_and_take_last<T>, grid, kCopyThreads, entries.shared_bytes(),
-                stream_of(context), entries, last);
+    launch_step(given_ ? entries.sequences.rows : kEarlyRows + 1, write_and_take_last<T>, grid, kCopyThreads,
+                entries.shared_bytes(), stream_of(context), entries, last);
   }
 
  private:
   RotaryAttributes rotary_;
+  bool given_;
 };
 
 }  // namespace

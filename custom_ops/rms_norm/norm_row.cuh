@@ -8,26 +8,33 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kSector = 8;  // floats that one prefetch asks for
 
-// dot(x, x, n), which waits for several elements together.
+// dot(x, x, n), which asks for elements while it adds up those before.
 __device__ __forceinline__ float squares(const float* x, int n) {
-  constexpr int kTogether = 16;
-  float sum = 0;
-  int i = threadIdx.x % kLanes;
-  for (; i + (kTogether - 1) * kLanes < n; i += kTogether * kLanes) {
-    float value[kTogether];
+  constexpr int kTogether = 16, kStep = kTogether * kLanes;
+  float sum = 0, value[kTogether];
+  const float* next = x + threadIdx.x % kLanes;
+  const float* end = x + n;
+  if (n >= kStep)
 #pragma unroll
-    for (int k = 0; k < kTogether; ++k) value[k] = x[i + k * kLanes];
+    for (int k = 0; k < kTogether; ++k) value[k] = next[k * kLanes];
+#pragma unroll 1
+  for (int left = n; left >= kStep; left -= kStep) {
+    next += kStep;
 #pragma unroll
-    for (int k = 0; k < kTogether; ++k) sum = fmaf(value[k], value[k], sum);
+    for (int k = 0; k < kTogether; ++k) {
+      sum = fmaf(value[k], value[k], sum);
+      if (left >= 2 * kStep) value[k] = next[k * kLanes];
+    }
   }
-  for (; i < n; i += kLanes) sum = fmaf(x[i], x[i], sum);
+#pragma unroll 1
+  for (; next < end; next += kLanes) sum = fmaf(*next, *next, sum);
   return lane_sum(sum, kLanes);
 }
 
 // The elements of one of both rows to `staged`, with the residual if there is one; to `sum` too, unless it is nullptr.
 template <int kBlock>
 __device__ __forceinline__ void stage(const float* x, const float* residual, float* sum, int width, float* staged) {
-  constexpr int kTogether = 2048 / kBlock;  // that a thread waits for together
+  constexpr int kTogether = 8;  // that a thread waits for together
   for (int first = threadIdx.x; first < width; first += kTogether * kBlock) {
     float value[kTogether], more[kTogether];
 #pragma unroll
@@ -47,11 +54,17 @@ __device__ __forceinline__ void stage(const float* x, const float* residual, flo
   }
 }
 
+// A lane's eight weights of a super-block, if eight share it and there is no other row.
+__device__ __forceinline__ void ask_for_weights(const Norm& norm, int super, float* weight) {
+  const int column = super * kSuper + static_cast<int>(threadIdx.x) % kWarp * 8;
+  if (!norm.other && norm.width % 8 == 0 && column < norm.width) Plain{norm.weight}.eight(column, weight);
+}
+
 // The row's super-blocks, by warps, to y and `also`, or nullptr; to `supers` and `runs` in these forms as int8, or
-// nullptr. `factor`: of both rows. y may be `staged`.
+// nullptr. `factor`: of both rows. `weight`: of the warp's first super-block. y may be `staged`.
 template <int kBlock>
-__device__ __forceinline__ void finish_row(const Norm& norm, const float* staged, const float* factor, float* y,
-                                           float* also, char* supers, char* runs) {
+__device__ __forceinline__ void finish_row(const Norm& norm, const float* staged, const float* factor, float* weight,
+                                           float* y, float* also, char* supers, char* runs) {
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
   const int count = (both + kSuper - 1) / kSuper, lane = threadIdx.x % kWarp;
   const bool whole =
@@ -61,8 +74,6 @@ __device__ __forceinline__ void finish_row(const Norm& norm, const float* staged
     const int column = super * kSuper + lane * 8;
     float value[8];
     if (whole && column < both) {
-      float weight[8];
-      Plain{norm.weight}.eight(column, weight);
       Plain{staged}.eight(column, value);
 #pragma unroll
       for (int k = 0; k < 8; ++k) value[k] = value[k] * factor[0] * weight[k];
@@ -84,12 +95,16 @@ __device__ __forceinline__ void finish_row(const Norm& norm, const float* staged
     }
     if (supers) quantise(value, super, false, supers);
     if (runs) quantise(value, super, true, runs);
+    ask_for_weights(norm, super + kBlock / kWarp, weight);
   }
 }
 
-// The row to `staged` and its factors, by the whole block; with the residual to norm.sum too if `sums`.
+// The row to `staged`, its factors, and what finish_row needs first, by the whole block; with the residual to norm.sum
+// too if `sums`.
 template <int kBlock>
-__device__ __forceinline__ void begin_row(const Norm& norm, int64_t row, bool sums, float* staged, float* factor) {
+__device__ __forceinline__ void begin_row(const Norm& norm, int64_t row, bool sums, float* staged, float* factor,
+                                          float* weight) {
+  ask_for_weights(norm, static_cast<int>(threadIdx.x) / kWarp, weight);
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
   stage<kBlock>(norm.x + row * width, norm.residual ? norm.residual + row * width : nullptr,
                 norm.sum && sums ? norm.sum + row * width : nullptr, width, staged);
@@ -107,9 +122,10 @@ __device__ __forceinline__ void begin_row(const Norm& norm, int64_t row, bool su
 // Row `row` by the whole block; `staged` has room for it.
 template <int kBlock>
 __device__ __forceinline__ void norm_row(const Norm& norm, int64_t row, float* staged, float* factor) {
-  begin_row<kBlock>(norm, row, true, staged, factor);
+  float weight[8];
+  begin_row<kBlock>(norm, row, true, staged, factor, weight);
   char* prepared = norm.prepared ? norm.prepared + row * norm.prepared_bytes : nullptr;
-  finish_row<kBlock>(norm, staged, factor, norm.y ? norm.y + row * norm.both() : staged, nullptr, prepared,
+  finish_row<kBlock>(norm, staged, factor, weight, norm.y ? norm.y + row * norm.both() : staged, nullptr, prepared,
                      prepared ? prepared + norm.prepared_bytes / 2 : nullptr);
 }
 

@@ -23,6 +23,7 @@ EARLY = (
     "normed_",
     "quantised_",
     "normalize_rows",
+    "prepare_int8",
     "route_rows",
     "scan_one",
     "attend_few",

@@ -116,6 +116,8 @@ struct ScaledGate {
 // A warp for each super-block, a block of the second dimension for each row.
 template <class Source>
 __global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t form_bytes, unsigned forms) {
+  allow_next();
+  await_previous();
   const int64_t row = blockIdx.y, super = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (super * kSuper >= width) return;
   float value[8];

@@ -62,10 +62,11 @@ __device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool 
 #pragma unroll 1
   for (int row = 0; row < count; ++row) {
     float* own = staged + row * both;
-    begin_row<kFewThreads>(norm, row, keeps, own, factor);
+    float weight[8];
+    begin_row<kFewThreads>(norm, row, keeps, own, factor, weight);
     char *own_form = prepared + row * x_bytes, *kept = keeps ? norm.prepared + 2 * row * bytes : nullptr;
     char* other = kept ? kept + (by_runs ? 0 : bytes) : nullptr;
-    finish_row<kFewThreads>(norm, own, factor, own, keeps && norm.y ? norm.y + int64_t{row} * both : nullptr,
+    finish_row<kFewThreads>(norm, own, factor, weight, own, keeps && norm.y ? norm.y + int64_t{row} * both : nullptr,
                             by_runs ? other : own_form, by_runs ? own_form : other);
     __syncthreads();
     for (int i = threadIdx.x; keeps && i < bytes / 16; i += kFewThreads)

@@ -132,8 +132,8 @@ void prepare_rows(Source x, int64_t rows, int64_t width, unsigned forms, void* p
     char* out = static_cast<char*>(prepared) + first * bytes;
     const Source from = x.row(first * width);
     if (forms)
-      launch(prepare_int8<Source>, dim3(blocks_of((width + kSuper - 1) / kSuper, kThreads / kWarp), count), kThreads, 0,
-             stream, from, width, out, Int8Row::bytes(width), forms);
+      launch_step(rows, prepare_int8<Source>, dim3(blocks_of((width + kSuper - 1) / kSuper, kThreads / kWarp), count),
+                  kThreads, 0, stream, from, width, out, Int8Row::bytes(width), forms);
     else
       launch(prepare_float<Source>, dim3(blocks_of(width, kThreads), count), kThreads, 0, stream, from, width,
              reinterpret_cast<float*>(out));

@@ -22,6 +22,9 @@ _STANDARD = ("Reshape", "Gather", "ScatterND", "Mul", "Div", "Tanh")
 _OPTIONAL = {"RMSNorm": (1,), "PreparedRMSNorm": (1,), "NormedBlockMatMul": (0, 1, 2)}
 """Outputs that a node need not have."""
 
+_STEP_INPUTS = {"PagedAttention": slice(4, 8), "PagedKVWrite": slice(5, 9)}
+"""Where lengths, pages and positions are among a node's inputs."""
+
 
 def fuse(model: ModelProto) -> None:
     """Replaces what stands beside each other in a model's graph."""
@@ -40,6 +43,7 @@ class _Fusion:
             for name in filter(None, node.input):
                 self._readers[name].append(node)
         self._results = {value.name for value in model.graph.output}
+        self._given = {"", *(value.name for value in model.graph.input)}
         self._fused: dict[int, NodeProto | None] = {}
         """By the identity of a node what stands in its place."""
 
@@ -54,6 +58,8 @@ class _Fusion:
                 continue
             if node.op_type == "GroupedExpertFFN":
                 self._mixture_of_experts(node)
+            elif node.op_type in _STEP_INPUTS:
+                self._tell_given(node)
             elif node.op_type == "LastRows" and before is not None and before.op_type == "PagedKVWrite":
                 self._entries_and_last_rows(before, node)
         for node in self._nodes:
@@ -125,6 +131,11 @@ class _Fusion:
         inputs = [x, ids, weights, *matrices, hidden, up, experts.input[7], down, logits]
         self._fused[id(experts)] = _node("MixtureOfExperts", experts, inputs, experts.output, attributes)
         self._fused[id(shared)] = None
+
+    def _tell_given(self, node: NodeProto) -> None:
+        """Lengths and pages that no node makes may be read before the launch ahead is done."""
+        if self._given.issuperset(node.input[_STEP_INPUTS[node.op_type]]):
+            node.attribute.append(helper.make_attribute("given", 1))
 
     def _entries_and_last_rows(self, entries: NodeProto, last: NodeProto) -> None:
         """An attention's new entries, and the last rows of the same step."""

@@ -227,3 +227,20 @@ def test_entries_and_last_rows(sections: tuple[int, int, int] | None) -> None:
         {"key": np.float16, "value": np.float16, "starts": np.int32, "past": np.int32, "last_x": np.float32},
         ["PagedKVWriteLastRows"],
     )
+
+
+def test_lengths_that_a_node_makes_are_not_given() -> None:
+    """A launch may read those of the graph before the one ahead is done."""
+    heads = Heads()
+    step = make_step(heads, [3, 1, 5], [20, 0, 7])
+    names = ["q_gate", "norm", "key", "value", "cu_seqlens", "past_lens", "table"]
+    inputs = dict(zip(names, step.attend(step.past_key, step.past_value), strict=False)) | {"x": activations(9, 48)}
+    nodes = [
+        node("PagedAttention", " ".join(names), "y", **heads.attributes),
+        node("LastRows", "cu_seqlens past_lens x", "starts past last_x"),
+        node("PagedAttention", "q_gate norm key value starts past table", "last_y", **heads.attributes),
+    ]
+    model = model_of(nodes, inputs, {"y": np.float32, "last_y": np.float32})
+    fuse(model)
+    given = [[a.i for a in node.attribute if a.name == "given"] for node in model.graph.node]
+    assert given == [[1], [], []]
