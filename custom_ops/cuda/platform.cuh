@@ -39,7 +39,7 @@ inline size_t most_shared_bytes() {
   check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the size of shared memory");
   return static_cast<size_t>(bytes);
 #else
-  return emulator::kMostShared;
+  return emulator::most_shared();
 #endif
 }
 
@@ -214,13 +214,15 @@ __device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes
       "l"(from), "r"(bytes)
       : "memory");
 #else
-  for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
+  emulator::copy_ahead(to, from, bytes);
 #endif
 }
 // Ends a group of copies of this thread.
 __device__ __forceinline__ void end_copies() {
 #if defined(__CUDACC__)
   asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  emulator::end_copies();
 #endif
 }
 // Waits until at most so many groups of this thread are on their way, none to three.
@@ -235,7 +237,7 @@ __device__ __forceinline__ void await_copies(int groups) {
   else
     asm volatile("cp.async.wait_group 3;" ::: "memory");
 #else
-  (void)groups;
+  emulator::await_copies(std::min(groups, 3));
 #endif
 }
 

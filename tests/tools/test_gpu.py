@@ -63,7 +63,7 @@ def test_what_is_missing_is_no_failure(session: Session) -> None:
 
 def test_the_table() -> None:
     _, decode, unknown = gpu.table([Row("35b", "decode", (5.4,)), Row("35b", "hash", (), "abc")]).splitlines()
-    assert decode.split()[:6] == ["35b", "decode", "3.08", "2.7", "5.4", "2.00"]
+    assert decode.split()[:6] == ["35b", "decode", "3.08", "2.55", "5.4", "2.12"]
     assert unknown.split() == ["35b", "hash", "abc"]
 
 

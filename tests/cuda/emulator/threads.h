@@ -42,7 +42,7 @@ struct Warp {
   char met = 0;  // as the block's
 };
 
-constexpr size_t kMostShared = 98 << 10;   // of the 99 KB that the smallest devices give a block, variables beside it
+constexpr size_t kMostShared = 226 << 10;  // of the 227 KB that an H100 gives a block, variables beside it
 constexpr size_t kBehindShared = 4 << 10;  // what no block may write
 
 // The block that runs; kernels of two sessions take turns.
@@ -73,6 +73,13 @@ inline std::mutex running;
 inline int64_t setting(const char* name, int64_t otherwise) noexcept {
   const char* text = std::getenv(name);
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
+}
+
+// What a launch may ask for: a device with fewer multiprocessors has as little as the smallest.
+inline size_t most_shared() {
+  constexpr size_t kSmallest = 98 << 10;
+  static const bool small = std::getenv("TRIGRAPH_EMULATED_MULTIPROCESSORS") != nullptr;
+  return small ? kSmallest : kMostShared;
 }
 
 inline void poison(void* memory, size_t bytes) {
