@@ -267,7 +267,7 @@ __device__ __forceinline__ void await_copies(int groups) {
   else
     asm volatile("cp.async.wait_group 3;" ::: "memory");
 #else
-  emulator::await_copies(groups);
+  emulator::await_copies(std::min(groups, 3));
 #endif
 }
 

@@ -83,9 +83,9 @@ class Experts {
                    static_cast<int>(shapes.ffn),
                    tokens.x,
                    tokens.prepared,
-                   stacks.gate.few(),
-                   stacks.up.few(),
-                   stacks.down.few(),
+                   stacks.gate.few(shapes.ffn, shapes.experts),
+                   stacks.up.few(shapes.ffn, shapes.experts),
+                   stacks.down.few(shapes.width, shapes.experts),
                    {},
                    tokens.shared_hidden,
                    tokens.shared_up,
@@ -95,7 +95,7 @@ class Experts {
                    counters_.at(0),
                    error_record()};
     if (const Weight* w = tokens.shared_hidden ? shared_down : nullptr)
-      few.shared = {w->kernel, w->data, w->width, w->row_bytes, 0};
+      few.shared = {w->kernel, w->data, w->data + shapes.width * w->row_bytes, w->width, w->row_bytes, 0};
     few.launch(stream);
   }
 
@@ -104,13 +104,12 @@ class Experts {
     const int64_t count = tokens.count, pairs = count * shapes.k;
     const bool few = stacks.gate.takes_few() && stacks.gate.kernel == stacks.up.kernel && stacks.down.takes_few() &&
                      FewExperts::fit(count, shapes.k, shapes.width, shapes.ffn);
-    const bool alone = few && count <= FewExperts::kAlone;
-    if (tokens.shared_hidden && !(alone && shared_down->takes_few() && shared_down->width == shapes.ffn)) {
+    if (tokens.shared_hidden && !(few && shared_down->takes_few() && shared_down->width == shapes.ffn)) {
       shared_down->gated_product(tokens.shared_hidden, tokens.shared_up, count, const_cast<float*>(tokens.sum.shared),
                                  arena_, stream);
       tokens.shared_hidden = nullptr;
     }
-    const bool chosen = tokens.ids || alone;
+    const bool chosen = tokens.ids || few;
     const Arena::Memory ids = arena_.take<int64_t>(chosen ? 0 : pairs),
                         weights = arena_.take<float>(chosen ? 0 : pairs);
     if (!chosen) {

@@ -7,178 +7,153 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kSharedTiles = 2;  // of a block
-constexpr int kMostSums = 128;   // chains of a block's tiles
+constexpr int kExpertThreads = 512;  // all for which a multiprocessor has registers: one block, with one preamble
+constexpr int kExpertWarps = kExpertThreads / kWarp;
 
-// What a block does: tiles of 16 weight rows, each with a row of activations.
-//   a maker     gate and up of one slot in turns, with the token's row
-//   of shared   the shared expert's output, likewise
-//   a taker     the slots of a tile of columns, and then those of the next, with the slots' hidden rows
-struct Work {
-  enum Kind { kMaker, kShared, kTaker };
-  Kind kind;
-  int number;  // of the block, in the order in which blocks begin
-  int token, slot, first, tiles, slots, steps;
+// The units of a block in a phase: those of a tile of rows in the order of slots, and then those of the next.
+struct Share {
+  Phase phase;
+  int token, slots, slot, row, count, steps;  // slot, row: of the first one
+  unsigned inverse;                           // of slots, in 65536ths, a little more
 
-  // Blocks that make rows come first, so that none waits for one that has not begun.
-  __device__ void decide(const FewExperts& all, int begun) {
-    const int making = all.makers * all.tokens, k = all.k;
-    const bool taker = begun >= making;
-    const int at = taker ? begun - making : begun, of_token = taker ? all.takers : all.makers, part = at % of_token;
-    const int own = part - all.sharing;  // among those that make hidden rows
-    number = begun, token = at / of_token, slot = 0, slots = 1;
-    steps = all.ffn / kSuper;
-    if (taker)
-      kind = kTaker, first = part * all.taken, tiles = all.taken * k, slots = k;
-    else if (own < 0)
-      kind = kShared, first = part * kSharedTiles, tiles = kSharedTiles;
-    else
-      kind = kMaker, slot = own / all.parts, first = own % all.parts * all.made, tiles = 2 * all.made,
-      steps = all.width / kSuper;
+  Share() = default;
+  // What a seat has of a phase, by its number.
+  __device__ Share(const FewExperts& all, Phase phase, int seat)
+      : phase(phase),
+        token(seat / all.parts),
+        slots(phase == Phase::shared ? 1 : all.k),
+        steps((phase == Phase::hidden ? all.width : all.ffn) / kSuper),
+        inverse(65536 / slots + 1) {
+    const int part = seat % all.parts, together = phase == Phase::sum ? slots : 1;
+    const int units = phase == Phase::hidden ? slots * all.ffn / kTile : all.width / kTile;
+    const int first = part * units / all.parts;
+    count = ((part + 1) * units / all.parts - first) * together;
+    slot = first * together % slots, row = first * together / slots;
+  }
+  // How often there are all slots in so many units: exact below 4,096.
+  __device__ int rows_of(int units) const { return static_cast<int>(units * inverse >> 16); }
+  __device__ int tiles_of_unit() const { return phase == Phase::hidden ? 2 : 1; }  // of a unit
+  // From the activations of a slot to those of the next.
+  __device__ int x_bytes(const FewExperts& all) const {
+    return phase == Phase::sum ? static_cast<int>(Int8Row::apart(all.ffn)) : 0;
   }
   __device__ const ExpertTask& task(const FewExperts& all) const {
-    return kind == kMaker ? all.gate : kind == kShared ? all.shared : all.down;
+    return phase == Phase::hidden ? all.gate : phase == Phase::shared ? all.shared : all.down;
   }
 };
 
-// A tile's first row, the end of its matrix, and which of the block's rows of activations it meets.
-struct ExpertTile {
-  const uint8_t *row, *end;
-  int x;
-};
-
-// What a block knows of the step.
-struct TileStep {
+// What a block knows of the step. shares: of its phases; matrices: of gate, up and down, of each pair of a token and a
+// slot; ends: of these stacks and of the shared weight; seat: see take_seat.
+struct ExpertStep {
+  Share shares[3];
   int64_t ids[FewExperts::kMost];
   float weights[FewExperts::kMost];
-  ExpertTile tile[kMostSums];
-  Work work;
+  const uint8_t *matrices[3][FewExperts::kMost], *shared, *ends[4];
+  float shared_logit;
+  int seat;
 };
 
-// What the block is to do; false when an id is bad. The whole block calls.
-__device__ __forceinline__ bool begin_step(const FewExperts& all, TileStep& step) {
-  const int i = threadIdx.x;
-  bool bad = false;
-  if (i == kFewThreads - 1) step.work.decide(all, static_cast<int>(atomicInc(all.counters, gridDim.x - 1)));
-  if (!all.ids) {
-    __syncthreads();
-    const int token = step.work.token, first = token * all.k;
-    if (i < kWarp && step.work.kind != Work::kShared) all.routing.choose(token, step.ids + first, step.weights + first);
-    __syncthreads();
-    return true;
-  }
-  if (i < all.tokens * all.k) {
-    step.ids[i] = all.ids[i], step.weights[i] = all.sum.weights[i];
-    bad = step.ids[i] < 0 || step.ids[i] >= all.experts;
-  }
-  if (!__syncthreads_or(bad)) return true;
-  if (i || step.work.number) return false;
-  int first = 0;
-  while (step.ids[first] >= 0 && step.ids[first] < all.experts) ++first;
-  report(all.record, Operator::grouped_expert_ffn, Reason::expert_id, step.ids[first], all.first_token + first / all.k,
-         first % all.k, all.experts);
-  return false;
-}
+// A warp's way through its block's units, and in each through the super-blocks of its chain.
+struct ExpertWalk : Share {
+  const uint8_t* const* matrices;          // of slots
+  int row_bytes, chains, jump, jump_rows;  // jump: from a unit of the warp to the next
+  int weight;                              // the warp's, as in ends
+  int left, at, step;                      // units not asked for; of the next one and of the slot
+  const uint8_t* from;                     // the lane's block of it, of the upper eight rows
+  int met, met_slot, stage = 0, stages = 0;
+  char* ring;           // of so many stages in shared memory
+  uint32_t shifts = 0;  // of stages in turns, a byte each: where the lane's two blocks begin in their first 16 bytes
 
-// Where the block's tiles begin. The whole block calls.
-__device__ __forceinline__ void find_tiles(const FewExperts& all, TileStep& step) {
-  const Work& work = step.work;
-  if (const int i = threadIdx.x; i < work.tiles) {
-    const ExpertTask* task = &work.task(all);
-    const bool maker = work.kind == Work::kMaker;
-    const int x = maker ? 0 : i % work.slots, row = work.first + i / (maker ? 2 : work.slots);
-    if (maker && i % 2) task = &all.up;
-    const int64_t id = work.kind == Work::kShared ? 0 : step.ids[work.token * all.k + work.slot * maker + x];
-    const uint8_t* matrix = task->data + id * task->stride;
-    step.tile[i] = {matrix + row * kTile * task->row_bytes, matrix + (maker ? all.ffn : all.width) * task->row_bytes,
-                    x};
+  __device__ ExpertWalk(const FewExperts& all, const ExpertStep& of, Phase now, char* ring)
+      : Share(of.shares[static_cast<int>(now)]), ring(ring) {
+    const int bits = task(all).chain_bits, second = phase == Phase::hidden;
+    const int group = static_cast<int>(threadIdx.x) / kWarp >> bits;
+    chains = 1 << bits, met = group >> second, jump = kExpertWarps >> bits >> second;
+    weight = phase == Phase::shared ? 3 : phase == Phase::sum ? 2 : group & 1;
+    matrices = phase == Phase::shared ? &of.shared : of.matrices[weight] + token * all.k;
+    row_bytes = static_cast<int>((weight == 1 ? all.up : task(all)).row_bytes);
+    const int rows = rows_of(slot += met);
+    left = count - met, row += rows, met_slot = slot -= rows * slots;
+    jump_rows = rows_of(jump);
   }
-  __syncthreads();
-}
-
-// A warp's way through its block's tiles, and in each through the super-blocks of its chain.
-struct ExpertWalk {
-  const ExpertTile* tiles;
-  int lane_row, eight_rows;  // bytes
-  int count, steps, chains, chain, groups;
-  int tile, step;       // what is asked for next
-  const uint8_t* from;  // the lane's block of it, of the upper eight rows
-
-  __device__ ExpertWalk(const TileStep& of, const ExpertTask& task)
-      : tiles(of.tile),
-        lane_row(threadIdx.x % kWarp / 4 * static_cast<int>(task.row_bytes)),
-        eight_rows(8 * static_cast<int>(task.row_bytes)),
-        count(of.work.tiles),
-        steps(of.work.steps),
-        chains(task.chains) {
-    const int warp = threadIdx.x / kWarp;  // chains: a power of two
-    groups = kFewWarps / chains, chain = warp & (chains - 1), tile = warp / chains;
-  }
+  __device__ int chain() const { return static_cast<int>(threadIdx.x) / kWarp & (chains - 1); }
   template <class F>
   __device__ __forceinline__ int begin() const {
-    return kPieces<F> > 1 ? 0 : chain;
+    return kPieces<F> > 1 ? 0 : chain();
   }
-  template <class F>
-  __device__ __forceinline__ int stride() const {
-    return kPieces<F> > 1 ? kPieces<F> : chains;
-  }
-  // Bytes from a super-block of the warp to the next.
   template <class F>
   __device__ __forceinline__ int apart() const {
-    return stride<F>() * (kSuper / F::kBlock * F::kBytes);
+    return kPieces<F> > 1 ? kPieces<F> : chains;
   }
-  // The lane's first block of a tile's upper eight rows.
-  template <class F>
-  __device__ __forceinline__ const uint8_t* block(int tile) const {
-    return tiles[tile].row + lane_row + chain * F::kBytes;
+  __device__ __forceinline__ void next_slot(int& of) const {
+    of += jump - jump_rows * slots;
+    if (of >= slots) of -= slots;
   }
   template <class F>
-  __device__ __forceinline__ void begin_tile() {
+  __device__ __forceinline__ void begin_unit() {
     step = begin<F>();
-    if (tile < count) from = block<F>(tile);
+    if (left > 0) from = matrices[slot] + at;
   }
   template <class F>
-  __device__ __forceinline__ void ask(const TileLane<F>& lane, char* stage) {
-    if (tile < count && step < steps) {
-      const uint8_t* end = tiles[tile].end;
-      char* to = stage + lane.block;
-      ask_row<F>(from, lane.piece, steps - step, end, to);
-      ask_row<F>(from + eight_rows, lane.piece, steps - step, end, to + 8 * kTileStride<F>);
-      step += stride<F>(), from += apart<F>();
-      if (step >= steps) tile += groups, begin_tile<F>();
+  __device__ __forceinline__ void begin_walk(int bytes) {
+    stages = stages_of<F>(bytes);
+    at = (row * kTile + static_cast<int>(threadIdx.x) % kWarp / 4) * row_bytes + chain() * F::kBytes;
+    begin_unit<F>();
+  }
+  // Asks for the next super-blocks, those behind `ahead` others, or goes on as if it had.
+  template <class F>
+  __device__ __forceinline__ void ask(const ExpertStep& of, const TileLane<F>& lane, char* to, int ahead,
+                                      bool anew = true) {
+    if (left > 0 && step < steps) {
+      const uint8_t *lower = from + 8 * row_bytes, *end = of.ends[weight];
+      to += lane.block;
+      if (anew) {
+        ask_row<F>(from, lane.piece, steps - step, end, to);
+        ask_row<F>(lower, lane.piece, steps - step, end, to + 8 * kTileStride<F>);
+      }
+      shifts |= static_cast<uint32_t>(shift_of<F>(low_word(from)) | shift_of<F>(low_word(lower)) << 4) << 8 * ahead;
+      step += apart<F>(), from += apart<F>() * (kSuper / F::kBlock * F::kBytes);
+      if (step >= steps) {
+        const int before = slot;
+        next_slot(slot);
+        left -= jump, at += (jump_rows + (slot < before)) * kTile * row_bytes;
+        begin_unit<F>();
+      }
     }
-    end_copies();
   }
 };
 
-// Meets all tiles of the warp, after it has asked for the first of them; each one's 16 sums to those of its chains.
+// Meets the warp's units before `end`, after it has asked for the first of them, with x_bytes from the activations of a
+// slot to those of the next. Sums of each tile's chains go to `sums`, which begin with unit `first`.
 template <class F>
-__device__ __forceinline__ void meet(ExpertWalk& walk, char* ring, int stages, const char* x, int64_t x_bytes,
-                                     float* sums) {
+__device__ __forceinline__ void meet(const ExpertStep& of, ExpertWalk& walk, int first, int end, const char* x,
+                                     int x_bytes, float* sums) {
   const TileLane<F> lane;
-  int stage = 0;
-  for (int tile = threadIdx.x / kWarp / walk.chains; tile < walk.count; tile += walk.groups) {
+  float* own =
+      sums + (((walk.met - first) * walk.tiles_of_unit() + (walk.weight == 1)) * walk.chains + walk.chain()) * kTile;
+  for (; walk.met < end; walk.met += walk.jump, walk.next_slot(walk.met_slot), own += kExpertWarps * kTile) {
     float chain = 0;
-    const char* codes = x + walk.tiles[tile].x * x_bytes;
+    const char* codes = x + walk.met_slot * x_bytes;
     const OwnColumns columns(codes);
-    unsigned at = low_word(walk.block<F>(tile));
-    for (int step = walk.begin<F>(); step < walk.steps; step += walk.stride<F>()) {
-      await_stage(stages);
+    for (int step = walk.begin<F>(); step < walk.steps; step += walk.apart<F>()) {
+      await_stage(walk.stages);
       __syncwarp();
-      const TilePlace place = lane.place(ring + stage, at, at + walk.eight_rows);
+      char* stage = walk.ring + walk.stage;
+      const TilePlace place = lane.place(stage, walk.shifts, walk.shifts >> 4);
       const int super = step * Int8Row::kStride;
-      at += walk.apart<F>();
       if constexpr (kPieces<F> > 1) {
-        const auto* scale = reinterpret_cast<const float*>(codes + super + Int8Row::kScales) + walk.chain;
-        meet_pieces<F, true>(lane, place, walk.steps - step, codes + super + walk.chain * kRun, &scale, &chain);
+        const auto* scale = reinterpret_cast<const float*>(codes + super + Int8Row::kScales) + walk.chain();
+        meet_pieces<F, true>(lane, place, walk.steps - step, codes + super + walk.chain() * kRun, &scale, &chain);
       } else {
         meet_single<F>(lane, place, columns, super, chain);
       }
       __syncwarp();
-      walk.ask<F>(lane, ring + stage);
-      stage = stage + kSlot<F> == stages * kSlot<F> ? 0 : stage + kSlot<F>;
+      walk.shifts >>= 8;
+      walk.ask<F>(of, lane, stage, walk.stages - 1);
+      end_copies();
+      walk.stage = walk.stage + kSlot<F> == walk.stages * kSlot<F> ? 0 : walk.stage + kSlot<F>;
     }
-    if (lane.t < 2) sums[(tile * walk.chains + walk.chain) * kTile + threadIdx.x % kWarp / 4 + 8 * lane.t] = chain;
+    if (lane.t < 2) own[threadIdx.x % kWarp / 4 + 8 * lane.t] = chain;
   }
 }
 

@@ -41,23 +41,28 @@ struct SlotSum {
 
 // A weight, or a stack of them.
 struct ExpertTask {
-  const uint8_t* data = nullptr;
+  const uint8_t *data = nullptr, *end = nullptr;
   int64_t row_bytes = 0, stride = 0;  // of a row, and from a matrix to the next
-  int type = 0, chains = 1;           // as in few_tiles.cuh
+  int type = 0, chain_bits = 0;       // as in few_tiles.cuh: 1 << chain_bits chains
   bool by_runs = false;               // the form of int8 rows that it meets
 
   ExpertTask() = default;
-  ExpertTask(const ProductKernel& kernel, const uint8_t* data, int64_t width, int64_t row_bytes, int64_t stride);
+  ExpertTask(const ProductKernel& kernel, const uint8_t* data, const uint8_t* end, int64_t width, int64_t row_bytes,
+             int64_t stride);
 };
+
+// What a block does of a token, in this order:
+//   hidden  the hidden rows of its slots: units of 16 weight rows of gate and of up
+//   shared  the shared expert's output, which waits for nobody: units of 16 columns
+//   sum     what the slots make of their hidden rows: units of 16 columns of a slot
+enum class Phase { hidden, shared, sum };
 
 // A launch.
 struct FewExperts {
-  static constexpr int kMost = 128;  // pairs of a token and a slot
-  // Tokens at most whose blocks choose and make the shared expert's output; of more, launches for these are faster.
-  static constexpr int kAlone = 4;
+  static constexpr int kMost = 128;                // pairs of a token and a slot
   static constexpr int64_t kCounters = 1 + kMost;  // see cuda/last_block.cuh
 
-  const int64_t* ids;  // [tokens, k], which may be bad; nullptr: blocks choose those of their token themselves
+  const int64_t* ids;  // [tokens, k], which may be bad; nullptr: blocks choose them themselves
   int tokens, k, experts;
   int64_t first_token;  // of the step
   int width, ffn;
@@ -75,11 +80,12 @@ struct FewExperts {
   void launch(cudaStream_t stream);
   static bool fit(int64_t tokens, int64_t k, int64_t width, int64_t ffn);
 
-  // What blocks do: of each token `makers` of them, `sharing` of which make the shared expert's output, and the others
-  // hidden rows, `parts` of them those of a slot, from `made` tiles of gate and as many of up; then `takers` sum
-  // `taken` tiles of columns each.
-  int makers = 0, sharing = 0, parts = 0, made = 1, takers = 0, taken = 1;
-  int ring_bytes = 0, rows_bytes = 0;  // of shared memory: a warp's weights, and a block's activations
+  // A token has so many blocks, all of which have a part in its hidden rows and then in their sum.
+  int parts = 1;
+  int at_once[3] = {};  // of each phase: units that are met between two barriers, in a sum whole ones
+  // Bytes of shared memory: of a warp's weights, of one stage of `down` that comes ahead among them, and of a block's
+  // activations; and chains of tiles.
+  int ring_bytes = 0, ahead_bytes = 0, rows_bytes = 0, sums = 0;
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -41,7 +41,9 @@ struct Matrices {
     return kernel == other.kernel || (takes_many(max_buckets, pairs) && kernel->many == other.kernel->many);
   }
   bool takes_few() const { return kernel->few == few_common && kernel->layout == Layout::int8; }
-  ExpertTask few() const { return {*kernel, data, width, row_bytes, stride}; }
+  ExpertTask few(int64_t rows, int64_t count) const {
+    return {*kernel, data, data + (count - 1) * stride + rows * row_bytes, width, row_bytes, stride};
+  }
 
  private:
   bool takes_many(int64_t max_buckets, int64_t pairs) const {

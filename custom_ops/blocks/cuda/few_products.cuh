@@ -23,20 +23,20 @@ __device__ __forceinline__ void with_type(int type, Types<F, Rest...>, Visit&& v
 
 // Rows x(0) to x(count - 1) in a form as int8, by a whole block, of which each warp waits for kTogether super-blocks
 // together.
-template <int kTogether, class Row>
+template <int kTogether, int kWarps = kFewWarps, class Row>
 __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t width, bool by_runs, int64_t x_bytes,
                                               char* prepared) {
   const int supers = static_cast<int>((width + kSuper - 1) / kSuper), all = count * supers;
-  for (int first = threadIdx.x / kWarp; first < all; first += kTogether * kFewWarps) {
+  for (int first = threadIdx.x / kWarp; first < all; first += kTogether * kWarps) {
     float value[kTogether][8];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      const int task = first + i * kFewWarps;
+      const int task = first + i * kWarps;
       if (task < all) load_eight(x(task / supers), width, task % supers, value[i]);
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      const int task = first + i * kFewWarps;
+      const int task = first + i * kWarps;
       if (task < all) quantise(value[i], task % supers, by_runs, prepared + task / supers * x_bytes);
     }
   }

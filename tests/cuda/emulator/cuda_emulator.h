@@ -53,7 +53,7 @@ namespace emulator {
 inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes) {
   const std::lock_guard<std::mutex> lock(running);
   const unsigned count = static_cast<unsigned>(threads);
-  if (shared_bytes > most_shared() || count > kMostThreads) die("a launch asks for more than every device has");
+  if (shared_bytes > most_shared() || count > kMostThreads) die("a launch asks for more than the device has");
   if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
   while (block.made < count) make_fiber(block.made++);
   block.body = &body;
@@ -68,6 +68,7 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
     std::memset(block.shared + shared_bytes, 0xff, kBehindShared);
     for (unsigned i = 0; i < count; ++i) {
       block.fibers[i].done = false;
+      block.fibers[i].copies.begin(block.dice >> 24 & 1);
       Warp& warp = block.warps[i / kWarp];
       if (i % kWarp == 0) warp.size = warp.arrived = 0;
       ++warp.size;
@@ -188,7 +189,10 @@ inline unsigned __ballot_sync(unsigned, int vote) {
   return votes;
 }
 
-inline int atomicAdd(int* p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_RELAXED); }
+template <class T>
+T atomicAdd(T* p, T value) {
+  return __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
+}
 inline unsigned atomicInc(unsigned* p, unsigned most) {  // blocks run one after the other
   const unsigned before = *p;
   *p = before >= most ? 0 : before + 1;

@@ -22,7 +22,7 @@ KINDS = [("Q4_K", "Q5_K", "Q6_K"), ("Q6_K", "F32", "Q4_K", "Q8_0"), ("Q8_0", "Q4
 def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few in the emulator that each has many tiles, with the shared memory of sm_90."""
     monkeypatch.setenv("TRIGRAPH_EMULATED_MULTIPROCESSORS", "3")
-    monkeypatch.setenv("TRIGRAPH_EMULATED_SHARED_BYTES", str(227 << 10))
+    monkeypatch.setenv("TRIGRAPH_EMULATED_SHARED_BYTES", str(226 << 10))
 
 
 @pytest.fixture(autouse=True, params=[32, 64])

@@ -45,7 +45,7 @@ struct Warp {
 };
 
 constexpr size_t kMostShared = 98 << 10;  // of the 99 KB that the smallest devices give a block, variables beside it
-constexpr size_t kMostSharedOf90 = 227 << 10;  // for a way that only sm_90 has
+constexpr size_t kMostSharedOf90 = 226 << 10;  // of the 227 KB of sm_90
 constexpr size_t kBehindShared = 4 << 10;      // what no block may write
 
 // The block that runs; kernels of two sessions take turns.
@@ -117,7 +117,6 @@ inline void await_copies(int groups) { block.fibers[current()].copies.await(stat
 // What a thread of a launch that may begin early must do before it ends.
 inline void await_previous() { block.fibers[current()].awaited = true; }
 inline void end_thread(bool early) {
-  block.fibers[current()].copies.clear();
   bool& awaited = block.fibers[current()].awaited;
   if (early && !awaited) die("a thread of an early launch has not awaited those before");
   awaited = false;

@@ -17,7 +17,7 @@ from trigraph.runtime.state.sequence import Sequence
 LAYERS, DRAFTS = 6, 7
 OF_A_LAYER = {"convolve": 4, "write_entries": 1, "attend": 1}
 """Kernels of a layer of the drafter beside norms and products."""
-BLOCK, CONTEXT, VERIFY = 86, 15, 373
+BLOCK, CONTEXT, VERIFY = 86, 15, 253
 """Kernels of a block, those by which a verify with the drafter's context has more, and those of a verify of eight."""
 GREEDY, SAMPLED = SamplingParameters(0.0, 0, 1.0, 0.0, 7), SamplingParameters(0.7, 20, 0.95, 0.0, 7)
 

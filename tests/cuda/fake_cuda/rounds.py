@@ -11,7 +11,7 @@ from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import SequencePlan
 from trigraph.runtime.state.sequence import Sequence
 
-VERIFY = {1: 253, 2: 403}
+VERIFY = {1: 253, 2: 283}
 """Kernels of a verify of four tokens of so many requests: see launches.py."""
 DRAFT, DRAW = 12, 1
 DRAFTS = 3
