@@ -241,13 +241,14 @@ __global__ void __launch_bounds__(kOneThreads<D>, 2) scan_one(const __grid_const
   const bool active = has_value ? c < 2 * D + part.count : c < 2 * D;
   float4 tap{};
   if (active) tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
-  const bool holds = sequences_hold(work.step, part.head);
+  const int told_by = part.value_head(0);  // the same one for all who are counted together
+  const bool holds = sequences_hold(work.step, told_by);
   const int count = static_cast<int>(sequence.count()), stored = kHistory + static_cast<int>(sequence.pending);
   if (holds)
     ask_for_columns(g, part, work.past_window + sequence.slot_in * g.window_rows() * g.channels(), 0, stored,
                     sequence.fresh ? 0 : 16, tokens);
   await_previous();
-  if (!holds) return tell_step(work.step, part.head, Operator::gated_delta_net, work.record);
+  if (!holds) return tell_step(work.step, told_by, Operator::gated_delta_net, work.record);
   ask_for_columns(g, part, work.qkv + (sequence.begin - stored) * g.channels(), stored, kHistory + count, 16, tokens);
   if (const int n = thread - kUnitThreads<D>; n >= 0 && n < count) {
     Gates gates;

@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kHandThreads)
   if (gridDim.x > 1) {
     __threadfence_system();
     if (!arrives_last(done, gridDim.x)) return;
+    __threadfence_system();  // what others arrived with comes before the mail
   }
   write_to_host(mail, step);
 }

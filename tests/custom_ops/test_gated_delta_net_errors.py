@@ -18,6 +18,7 @@ from support.operators.gdn_cases import (
     random_state,
     random_weights,
 )
+from support.operators.run import same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State, Step, Weights
 from trigraph.models.errors import TrigraphError
 
@@ -87,6 +88,20 @@ def test_accepted_after_a_prefill_is_refused() -> None:
     )
     with pytest.raises(Exception, match=r"accepted\[0\] is 1, but slot 0 holds 0 pending tokens"):
         Kernel(SMALL, weights, commit=False)(random_rows(rng, SMALL, 1), state, make_step([1], [41], [1], [0]))
+
+
+def test_a_step_after_one_whose_heads_differ_is_itself() -> None:
+    """Of the heads of a key head, one has a pending token that another one has not: no mark of it is left."""
+    rng = np.random.default_rng(15)
+    kernel = Kernel(SMALL, random_weights(rng, SMALL), commit=False, aliased=False)
+    state, rows, step = random_state(rng, SMALL, 1), random_rows(rng, SMALL, 2), make_step([2], [9], [1], [0])
+    wanted, wanted_state = kernel(rows, state, step)
+    torn = replace(state, gates=state.gates.copy())
+    torn.gates.reshape(1, -1, 2, SMALL.v_heads)[0, 0, 1, 2] = -1
+    kernel(rows, torn, step)
+    actual, actual_state = kernel(rows, state, step)
+    assert same_bits(actual, wanted)
+    assert_same_state(actual_state, wanted_state)
 
 
 def test_no_sequences() -> None:
