@@ -37,7 +37,7 @@ struct TallCodes {
 
 // What a lane has of the first eight rows of activations; that of others lies kEight behind for each.
 struct TallLane {
-  const char *codes, *sums;  // for load_matrices, of two runs, both halves; sums, and what lies behind them
+  const char *codes, *sums;  // for load_matrices, both halves: of two runs; of two eights
   const float* factors;
   __device__ TallLane(const TallActivations& x, int lane)
       : codes(x.row[lane % 8] + lane / 8 * 16),
