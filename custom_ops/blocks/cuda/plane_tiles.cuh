@@ -44,15 +44,10 @@ __device__ __forceinline__ void ask_planes(const PlaneTile& tile, PlaneStage<F>&
   }
 }
 
-// Makes halves of the sums that this thread has asked for, when they are there, and shows codes to the tensor cores.
+// Makes a step that is there ready for tensor cores.
 template <class F>
 __device__ __forceinline__ void prepare_step(PlaneStage<F>& stage) {
-  if constexpr (F::kMin)
-#pragma unroll
-    for (int i = 0; i < kWgmmaRows; i += kRowsAtOnce) {
-      auto* word = reinterpret_cast<uint32_t*>(stage.sums[own_thread() / 8 + i]) + own_thread() % 8;
-      *word = as_halves(static_cast<int16_t>(*word), static_cast<int16_t>(*word >> 16));
-    }
+  if constexpr (F::kMin) make_halves<kWgmmaRows, PlaneStage<F>::kSumStride>(stage.sums[0]);
   show_to_tensor_cores();
 }
 
@@ -89,33 +84,19 @@ template <class F>
 __device__ __forceinline__ void add_planes(const PlanePart<F>& part, const PlaneSums& planes, int first, int lane,
                                            const PlaneStage<F>& stage, WideSums<kPlaneEights>& chain) {
   float d[2], dmin[2];
-  uint32_t mins[2], a[4];
+  uint32_t mins[4], b[4];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    part.units(stage.weights, first, lane, i, d[i], dmin[i], mins[i]);
+    part.units(stage.weights, first, lane, i, d[i], dmin[i], mins + i);
     d[i] *= 1.0f / PlanePart<F>::kUnit;
-    if constexpr (F::kMin)
-      for (int k = 0; k < 2; ++k) {
-        const int min = static_cast<int>(mins[i] >> 16 * k & 255);
-        a[i + 2 * k] = as_halves(min, min);
-      }
   }
-  uint32_t b[4];
 #pragma unroll
   for (int n = 0; n < kPlaneEights; ++n) {
-    const float2 factor = *reinterpret_cast<const float2*>(stage.factor + 8 * n + lane % 4 * 2);
-    float T[4];
-    if constexpr (F::kMin) {
-      if (n % 2 == 0) load_matrices(stage.sums[8 * n + lane % 8 + lane / 16 * 8] + lane / 8 % 2 * 16, b);
-      exact_dots(a, b + n % 2 * 2, T);
-    }
+    if (F::kMin && n % 2 == 0) load_matrices(stage.sums[8 * n + lane % 8 + lane / 16 * 8] + lane / 8 % 2 * 16, b);
+    int S[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float S = static_cast<float>(planes.low[4 * n + i] + planes.high[4 * n + i] * 256);
-      float value = d[i / 2] * S;
-      if constexpr (F::kMin) value = fmaf(d[i / 2], S, -(dmin[i / 2] * T[i]));
-      chain.sum[n][i] = fmaf(i % 2 ? factor.y : factor.x, value, chain.sum[n][i]);
-    }
+    for (int i = 0; i < 4; ++i) S[i] = planes.low[4 * n + i] + planes.high[4 * n + i] * 256;
+    scale_eight<F>(d, dmin, mins, b + n % 2 * 2, stage.factor + 8 * n + lane % 4 * 2, S, chain.sum[n]);
   }
 }
 

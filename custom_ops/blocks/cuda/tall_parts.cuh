@@ -13,7 +13,7 @@ using TallSums = WideSums<kTallEights>;
 // What WidePart gives, in registers.
 template <class F>
 struct TallCodes {
-  uint32_t code[kStageRuns][4], mins[2];
+  uint32_t code[kStageRuns][4], mins[4];
   int scale[kStageRuns][kScales<F>][2];
   float d[2], dmin[2];
 
@@ -29,7 +29,7 @@ struct TallCodes {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      part.units(weights, first, lane, i, d[i], dmin[i], mins[i]);
+      part.units(weights, first, lane, i, d[i], dmin[i], mins + i);
       d[i] *= kUnit<F>;
     }
   }
@@ -37,11 +37,11 @@ struct TallCodes {
 
 // What a lane has of the first eight rows of activations; that of others lies kEight behind for each.
 struct TallLane {
-  const char *codes, *sums;  // codes: for load_matrices, of two runs, both halves
+  const char *codes, *sums;  // for load_matrices, both halves: of two runs; of two eights
   const float* factors;
   __device__ TallLane(const TallActivations& x, int lane)
       : codes(x.row[lane % 8] + lane / 8 * 16),
-        sums(x.row[lane / 4] + kSuper + lane % 4 * 4),
+        sums(x.row[lane % 8 + lane / 16 * 8] + kSuper + lane / 8 % 2 * 16),
         factors(x.factor + lane % 4 * 2) {}
 };
 
@@ -68,12 +68,11 @@ __device__ __forceinline__ void add_eights(const TallCodes<F>& codes, const Tall
       for (int i = 0; i < 4 * kScales<F>; ++i) S[n][i % 4] += codes.scale[run][i / 4][i % 4 / 2] * dot[i / 4][i % 4];
     }
   }
+  uint32_t sums[4];
+  if constexpr (F::kMin) load_matrices(lane.sums + first * TallActivations::kEight, sums);
 #pragma unroll
-  for (int n = 0; n < kCount; ++n) {
-    const char* sums = lane.sums + (first + n) * TallActivations::kEight;
-    scale_eight<F>(codes.d, codes.dmin, codes.mins, reinterpret_cast<const uint32_t*>(sums),
-                   lane.factors + 8 * (first + n), S[n], sum[first + n]);
-  }
+  for (int n = 0; n < kCount; ++n)
+    scale_eight<F>(codes.d, codes.dmin, codes.mins, sums + 2 * n, lane.factors + 8 * (first + n), S[n], sum[first + n]);
 }
 
 // Adds a step of the first `eights` eights of rows; see half_dots. `weights`: of all warps.

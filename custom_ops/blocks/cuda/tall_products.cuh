@@ -47,6 +47,26 @@ struct TallPlace {
   }
 };
 
+// Sums of 16 of a step as an asking thread makes halves of them. They come through its registers while it waits for
+// room: of copies it would have to wait until they are there.
+struct TallHalves {
+  static constexpr int kRowsAtOnce = kAskingThreads / 8;
+  uint32_t two[kTallRows / kRowsAtOnce];
+
+  __device__ __forceinline__ void read(const TileInTurn<kTallRows>& tile, int step, int thread) {
+    const int at = step * Int8Row::kStride + kSuper + thread % 8 * 4;
+#pragma unroll
+    for (int i = 0; i < kTallRows; i += kRowsAtOnce)
+      two[i / kRowsAtOnce] = *reinterpret_cast<const uint32_t*>(tile.x[i + thread / 8] + at);
+  }
+  __device__ __forceinline__ void write(TallActivations& x, int thread) const {
+    char* to = x.row[thread / 8] + kSuper + thread % 8 * 4;
+#pragma unroll
+    for (int i = 0; i < kTallRows; i += kRowsAtOnce)
+      *reinterpret_cast<uint32_t*>(to + i * x.kStride) = sums_as_halves(two[i / kRowsAtOnce]);
+  }
+};
+
 // The asking warps' part: steps of one tile after the other, as places become free.
 template <class... F>
 __device__ __forceinline__ void ask_tiles(const TilesInTurn<kTallRows>& work, TallBlock& block,
@@ -70,7 +90,8 @@ __device__ __forceinline__ void ask_tiles(const TilesInTurn<kTallRows>& work, Ta
       block.free[place.at].await(place.parity ^ 1);  // that of the first turn is over before it begins
       ask(memory.stage[place.at]);
       block.there[place.at].arrive_with_copies();
-      if (thread == 0) block.there[place.at].arrive();  // orders what its warp has found
+      __syncwarp();
+      if (thread % kWarp == 0) block.there[place.at].arrive();  // orders what its warp has found and written
       place.advance();
     };
     if (!tile.rows) {
@@ -78,16 +99,22 @@ __device__ __forceinline__ void ask_tiles(const TilesInTurn<kTallRows>& work, Ta
       break;
     }
     const ChainOrder order{static_cast<int>(work.tasks.width / kSuper), tile.task.chains};
+    with_type(tile.task.type, Types<F...>(), [&](auto type) {
+      using Own = decltype(type);
+      if constexpr (kTall<Own>) {
 #pragma unroll 1
-    for (int chain = 0; chain < order.chains; ++chain)
+        for (int chain = 0; chain < order.chains; ++chain)
 #pragma unroll 1
-      for (int step = order.first(chain); step < order.steps; step += order.chains)
-        fill([&](TallStage<F...>& stage) {
-          with_type(tile.task.type, Types<F...>(), [&](auto type) {
-            using Own = decltype(type);
-            if constexpr (kTall<Own>) ask_step<Own, kAskingThreads>(tile, stage.x, stage.weights, step, thread);
-          });
-        });
+          for (int step = order.first(chain); step < order.steps; step += order.chains) {
+            TallHalves sums;
+            if constexpr (Own::kMin) sums.read(tile, step, thread);
+            fill([&](TallStage<F...>& stage) {
+              ask_step<Own, kAskingThreads, false>(tile, stage.x, stage.weights, step, thread);
+              if constexpr (Own::kMin) sums.write(stage.x, thread);
+            });
+          }
+      }
+    });
   }
   await_copies(0);  // no thread ends before its copies
 }
@@ -122,7 +149,8 @@ __global__ void __launch_bounds__(kTallThreads, 1)
   auto& memory = *reinterpret_cast<TallMemory<F...>*>(shared_memory());
   if (threadIdx.x == 0) {
     parts = buckets.used ? *buckets.used : (count + kTallRows - 1) / kTallRows;
-    for (int i = 0; i < kTallStages; ++i) block.there[i].begin(kAskingThreads + 1), block.free[i].begin(kTileWarps);
+    for (int i = 0; i < kTallStages; ++i)
+      block.there[i].begin(kAskingThreads + kAskingThreads / kWarp), block.free[i].begin(kTileWarps);
     for (int i = 0; i < kTallTiles; ++i) block.found[i].begin(1);
     block.tile[kTallTiles - 1].rows = block.tile[kTallTiles - 1].stage = 0;
   }

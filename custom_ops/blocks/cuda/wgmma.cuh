@@ -111,23 +111,4 @@ __device__ __forceinline__ void ask_products(const uint32_t* a, RowsPlace place,
 #endif
 }
 
-// As half_dots, for halves whose sums are integers below 2^24 in any order: A is 16 x 16, a[0] and a[2] of row g, a[1]
-// and a[3] of row g + 8, and B 16 x 8, so that a lane gives columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
-__device__ __forceinline__ void exact_dots(const uint32_t* a, const uint32_t* b, float* d) {
-#if defined(__CUDACC__)
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%10, %10, %10, %10};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
-#else
-  emulator::multiply_halves(a, b, d);
-#endif
-}
-
-// Two integers of at most 11 bits as halves.
-__device__ __forceinline__ uint32_t as_halves(int first, int second) {
-  return __half_as_ushort(__short2half_rn(static_cast<short>(first))) |
-         static_cast<uint32_t>(__half_as_ushort(__short2half_rn(static_cast<short>(second)))) << 16;
-}
-
 }  // namespace trigraph::TRIGRAPH_ISA

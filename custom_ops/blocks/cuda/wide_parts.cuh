@@ -9,7 +9,7 @@ namespace trigraph::TRIGRAPH_ISA {
 constexpr int kWideRows = 32, kWideEights = kWideRows / 8;
 constexpr int kWideColumns = kTileWarps * kTileColumns;
 
-// Activation rows of a step: codes, and behind them the sums of 16.
+// Activation rows of a step: codes, and behind them the sums of 16, as halves.
 template <int kRows>
 struct WideActivations {
   static constexpr int kStride = 304;  // bytes; pieces of 16 that eight rows have are in all banks
@@ -48,8 +48,8 @@ __device__ __forceinline__ int row_at(const ManyTask& task, const ManyTile<kRows
 }
 
 // The warp's weights of a step, four runs after the other: those of `next` follow. codes: of run `run`, words t and t +
-// 4 of both rows, as run_dots takes them. units: of a row, with the mins of the halves of runs t and t + 4, a byte
-// each.
+// 4 of both rows, as run_dots takes them. units: of a row, with the mins of runs t and t + 4 in
+// words 0 and 2, each as two halves.
 template <class F>
 struct WidePart;
 // A code of codes().
@@ -81,10 +81,10 @@ struct SixBitPart {
     for (int i = 0; i < 2; ++i) scales[i][0] = scales[i][1];
   }
   __device__ void units(const uint8_t* weights, int first, int lane, int i, float& d, float& dmin,
-                        uint32_t& mins) const {
+                        uint32_t* mins) const {
     const SixBits head = block(weights, first, lane, i);
     d = head.d, dmin = head.dmin;
-    mins = __byte_perm(head.mins[0], head.mins[1], 0x4400u + 0x1111u * static_cast<unsigned>(lane % 4));
+    for (int k = 0; k < 2; ++k) mins[2 * k] = byte_as_halves(head.mins[k], lane % 4);
   }
 };
 
@@ -154,30 +154,27 @@ struct WidePart<Q6_K> {
   __device__ int scale(int i, int run, int part) const {
     return static_cast<int8_t>(reinterpret_cast<const uint16_t*>(p[i] + 192)[4 * half + run] >> 8 * part);
   }
-  __device__ void units(const uint8_t*, int, int, int i, float& d, float&, uint32_t&) const { d = Q6_K::d(p[i]); }
+  __device__ void units(const uint8_t*, int, int, int i, float& d, float&, uint32_t*) const { d = Q6_K::d(p[i]); }
   __device__ void next() {
     ++half;
     for (int i = 0; i < 2; ++i) low[i] += 16, high[i] += 8;
   }
 };
 
-// Adds what integers of a super-block of two weight rows and two of eight activation rows stand for. `sums`, `factors`:
-// the lane's.
+// Adds what integers of a super-block of two weight rows and two of eight activation rows stand for. `mins`, `sums`: as
+// exact_dots takes them; `factors`: the lane's.
 template <class F>
 __device__ __forceinline__ void scale_eight(const float* d, const float* dmin, const uint32_t* mins,
                                             const uint32_t* sums, const float* factors, const int* S, float* sum) {
   const float2 factor = *reinterpret_cast<const float2*>(factors);
-  int low[4], high[4];
-  if constexpr (F::kMin) {
-    half_dots<uint8_t>(mins[0], mins[1], __byte_perm(sums[0], sums[4], 0x6420), low);
-    half_dots(mins[0], mins[1], __byte_perm(sums[0], sums[4], 0x7531), high);
-  }
+  float T[4];
+  if constexpr (F::kMin) exact_dots(mins, sums, T);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float whole = static_cast<float>(S[i]);
     float value;
     if constexpr (F::kMin)
-      value = fmaf(d[i / 2], whole, -(dmin[i / 2] * static_cast<float>(low[i] + high[i] * 256)));
+      value = fmaf(d[i / 2], whole, -(dmin[i / 2] * T[i]));
     else
       value = d[i / 2] * whole;
     sum[i] = fmaf(i % 2 ? factor.y : factor.x, value, sum[i]);
@@ -262,19 +259,18 @@ struct WideSums {
   template <class F>
   __device__ __forceinline__ void scale(const WidePart<F>& part, int first, int lane, const WideStage<F>& stage,
                                         const int (*S)[4]) {
-    const int g = lane / 4, t = lane % 4;
+    const char* sums = stage.x.row[lane % 8 + lane / 16 * 8] + kSuper + lane / 8 % 2 * 16;
     float d[2], dmin[2];
-    uint32_t mins[2];
+    uint32_t mins[4], b[4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      part.units(stage.weights, first, lane, i, d[i], dmin[i], mins[i]);
+      part.units(stage.weights, first, lane, i, d[i], dmin[i], mins + i);
       d[i] *= kUnit<F>;
     }
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      const char* sums = stage.x.row[8 * n + g] + kSuper + 4 * t;
-      scale_eight<F>(d, dmin, mins, reinterpret_cast<const uint32_t*>(sums), stage.x.factor + 8 * n + 2 * t, S[n],
-                     sum[n]);
+      if (F::kMin && n % 2 == 0) load_matrices(sums + n * stage.x.kEight, b);
+      scale_eight<F>(d, dmin, mins, b + n % 2 * 2, stage.x.factor + 8 * n + lane % 4 * 2, S[n], sum[n]);
     }
   }
 };

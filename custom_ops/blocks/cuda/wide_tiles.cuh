@@ -58,8 +58,9 @@ __device__ __forceinline__ void ask_weights(const TileInTurn<kRows>& tile, uint8
   }
 }
 
-// Asks for a step: its weights, and of a row of activations, in as many eights as there are, each eighth piece.
-template <class F, int kThreads = kTileThreads, int kRows>
+// Asks for a step: its weights, and of a row of activations, in as many eights as there are, each eighth piece; kSums:
+// and of sums a word.
+template <class F, int kThreads = kTileThreads, bool kSums = F::kMin, int kRows>
 __device__ __forceinline__ void ask_step(const TileInTurn<kRows>& tile, WideActivations<kRows>& rows, uint8_t* weights,
                                          int step, int thread = own_thread()) {
   ask_weights<F, kThreads>(tile, weights, step, thread);
@@ -68,13 +69,31 @@ __device__ __forceinline__ void ask_step(const TileInTurn<kRows>& tile, WideActi
   for (int i = 0; i < kRows; i += kThreads / 8) {
     const int row = i + thread / 8;
     const bool wanted = row < tile.asked;
-    constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
     const char* codes = tile.x[row] + (step * Int8Row::kStride + e * 16);
 #pragma unroll
-    for (int piece = 0; piece < kOwn; piece += 8)
-      copy_ahead_if(wanted && (piece + 8 <= kOwn || e < kOwn - piece), rows.row[row] + (piece + e) * 16,
-                    codes + piece * 16);
+    for (int piece = 0; piece < kSuper / 16; piece += 8)
+      copy_ahead_if(wanted, rows.row[row] + (piece + e) * 16, codes + piece * 16);
+    if constexpr (kSums) copy_ahead_if<4>(wanted, rows.row[row] + kSuper + e * 4, codes + (kSuper - e * 12));
     copy_ahead_if<4>(wanted && e == 0, rows.factor + row, codes + Int8Row::kScales);
+  }
+}
+
+// Two sums of 16 codes as halves.
+__device__ __forceinline__ uint32_t sums_as_halves(uint32_t two) {
+  return as_halves(static_cast<int16_t>(two), static_cast<int16_t>(two >> 16));
+}
+
+// Makes halves of the sums of the first kRows rows that this thread has asked for, when they are there. `sums`: of the
+// first one; those of the next one lie kStride bytes further on.
+template <int kRows, int kStride>
+__device__ __forceinline__ void make_halves(char* sums) {
+  constexpr int kAtOnce = kTileThreads / 8;
+  const int thread = own_thread();
+#pragma unroll
+  for (int i = 0; i < kRows; i += kAtOnce) {
+    const int row = i + thread / 8;
+    auto* two = reinterpret_cast<uint32_t*>(sums + row * kStride) + thread % 8;
+    if (kRows % kAtOnce == 0 || row < kRows) *two = sums_as_halves(*two);
   }
 }
 
@@ -144,6 +163,8 @@ __device__ __forceinline__ void meet_eights(const WideTile& tile, const WideTile
 #pragma unroll 1
     for (int step = order.first(number); step < order.steps; step += order.chains, at ^= 1) {
       await_copies(0);
+      if constexpr (F::kMin)
+        make_halves<8 * kEights, WideActivations<kWideRows>::kStride>(own.stage[at].x.row[0] + kSuper);
       __syncthreads();
       const int next = order.after(step, number);
       const bool last = next == order.steps;
