@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <string>
 
 #include "many_products.cuh"
 #include "plane_products.h"
@@ -12,7 +13,10 @@ namespace {
 constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
 
 // Whether tiles have 64 rows where they can: another way, to be compared on a GPU.
-bool tall_chosen() { return std::getenv("TRIGRAPH_TALL_TILES") != nullptr; }
+bool tall_chosen() {
+  const char* chosen = std::getenv("TRIGRAPH_TALL_TILES");
+  return chosen && chosen == std::string("1");
+}
 
 }  // namespace
 
