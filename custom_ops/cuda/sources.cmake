@@ -7,6 +7,7 @@ set(CUDA_SOURCES
   cuda/draw.cu
   cuda/walk.cu
   cuda/device_error.cu
+  blocks/cuda/prepared_rows.cu
   blocks/cuda/products.cu
   blocks/cuda/few_products.cu
   blocks/cuda/many_products.cu

@@ -113,24 +113,4 @@ struct ScaledGate {
   __host__ __device__ ScaledGate row(int64_t offset) const { return {gate + offset, scale}; }
 };
 
-// A warp for each super-block, a block of the second dimension for each row.
-template <class Source>
-__global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t form_bytes, unsigned forms) {
-  allow_next();
-  await_previous();
-  const int64_t row = blockIdx.y, super = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (super * kSuper >= width) return;
-  float value[8];
-  load_eight(x.row(row * width), width, super, value);
-  char* first = prepared + 2 * row * form_bytes;
-  if (forms & kBySupers) quantise(value, super, false, first);
-  if (forms & kByRuns) quantise(value, super, true, first + form_bytes);
-}
-
-template <class Source>
-__global__ void prepare_float(Source x, int64_t width, float* prepared) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, at = blockIdx.y * width + column;
-  if (column < width) prepared[at] = x(at);
-}
-
 }  // namespace trigraph::TRIGRAPH_ISA
