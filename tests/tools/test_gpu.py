@@ -172,8 +172,10 @@ def test_a_gpu_with_less_memory(session: Session, tmp_path: Path, monkeypatch: p
 
 
 def test_the_table() -> None:
-    _, decode, unknown = gpu.table([Row("35b", "decode", (5.4,)), Row("35b", "hash", (), "abc")]).splitlines()
-    assert decode.split()[:6] == ["35b", "decode", "3.08", "2.55", "5.4", "2.12"]
+    before, now, _ = expected("35b", "decode")
+    rows = [Row("35b", "decode", (2 * float(now),)), Row("35b", "hash", (), "abc")]
+    _, decode, unknown = gpu.table(rows).splitlines()
+    assert decode.split()[:6] == ["35b", "decode", before, now, f"{2 * float(now):g}", "2.00"]
     assert unknown.split() == ["35b", "hash", "abc"]
 
 
