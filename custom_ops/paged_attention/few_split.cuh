@@ -53,8 +53,8 @@ __device__ __forceinline__ void read_key(const uint4* own_key, int begin, int en
   for (int j = begin; j < end; ++j) key[j] = own_key[2 * j];
 }
 
-// Scores of a thread's position with the queries, and the largest ones of its warp. Even threads
-// end with those of the first two queries, odd ones with the others.
+// Scores of a thread's position with the queries, and the largest ones of its warp. Even threads end with those of the
+// first two queries, odd ones with the others.
 template <int W>
 __device__ __forceinline__ void few_scores(const __half* keys, uint4* key, FewShared<W>& shared) {
   const int thread = fresh_thread();

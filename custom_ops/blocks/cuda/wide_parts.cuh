@@ -48,8 +48,8 @@ __device__ __forceinline__ int row_at(const ManyTask& task, const ManyTile<kRows
 }
 
 // The warp's weights of a step, four runs after the other: those of `next` follow. codes: of run `run`, words t and t +
-// 4 of both rows, as run_dots takes them. units: of a row, with the mins of runs t and t + 4 in
-// words 0 and 2, each as two halves.
+// 4 of both rows, as run_dots takes them. units: of a row, with the mins of runs t and t + 4 in words 0 and 2, each as
+// two halves.
 template <class F>
 struct WidePart;
 // A code of codes().
@@ -140,14 +140,14 @@ struct WidePart<Q6_K> {
       shift[i] = at % 4 * 8;
     }
   }
-  // Less 32, and four times as large: so they are made of their bits without a carry.
+  // Less 32, and four times as large: so they are made of their bits without a carry. The upper bits are flipped, as 32
+  // becomes zero.
   __device__ __forceinline__ void codes(int run, uint32_t* a) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t *l = low[i % 2] + run % 2 * 8 + i / 2 * 4, *h = high[i % 2] + i / 2 * 4;
       const uint32_t low = __funnelshift_r(l[0], l[1], shift[i % 2]),
-                     two =
-                         __funnelshift_r(h[0], h[1], shift[i % 2]) ^ 0xaaaaaaaau;  // the upper bits, as 32 becomes zero
+                     two = __funnelshift_r(h[0], h[1], shift[i % 2]) ^ 0xaaaaaaaau;
       a[i] = ((run < 2 ? low << 2 : low >> 2) & 0x3c3c3c3cu) | (two << (6 - 2 * run) & 0xc0c0c0c0u);
     }
   }
