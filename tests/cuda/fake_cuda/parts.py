@@ -181,7 +181,7 @@ def test_streams_that_move_are_those_that_stay(packages: Packages, monkeypatch: 
 def test_a_gpu_that_is_full_at_loading(package: Path, gpu: FakeDevice, device: str, number: int) -> None:
     """By default what is free decides: layers go to the others, or a sentence says what is missing."""
     last = device.count(",")
-    with gpu.full(left=-gpu.allocated(number), number=number):
+    with gpu.limited(0, number):
         if number == last:
             with pytest.raises(TrigraphError, match=r"the last GPU may take 0\.00 GB, and the model needs 1\.0"):
                 load(package, device=device, context=CAPACITY, sequences=3)
@@ -197,7 +197,7 @@ def test_a_gpu_that_others_fill_while_a_model_is_loaded(
     """It is named."""
     monkeypatch.setattr(CudaDevice, "free_memory", lambda _: 128 << 30)
     with (
-        gpu.full(left=-gpu.allocated(1), number=1),
+        gpu.limited(0, 1),
         pytest.raises(TrigraphError, match=r"GPU 1 has 0 of .* MB free, and"),
     ):
         engine_of(package)

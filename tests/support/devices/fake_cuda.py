@@ -85,7 +85,13 @@ class FakeDevice:
     def full(self, left: int = 0, number: int = 0) -> Iterator[None]:
         """Others take all memory of the device of that number but `left` bytes, while the block runs."""
         gc.collect()  # engines that nobody has would give memory back in the midst of it
-        self._library.fake_cuda_limit(number, ctypes.c_size_t(self.allocated(number) + left))
+        with self.limited(self.allocated(number) + left, number):
+            yield
+
+    @contextmanager
+    def limited(self, size: int, number: int = 0) -> Iterator[None]:
+        """The device of that number has `size` bytes in all, while the block runs."""
+        self._library.fake_cuda_limit(number, ctypes.c_size_t(size))
         try:
             yield
         finally:
