@@ -85,7 +85,7 @@ class CudaExchange(Exchange):
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """Arrays to fill in; in each step all of them. Arrays that no copy in flight reads."""
+        """Arrays to fill in that no copy in flight reads."""
         if self._block is None or self._block.filled_by is not self:
             self._block = self._staging.take(self._size, self)
         return self.sent

@@ -54,12 +54,11 @@ class CudaSampler:
         return parameters.temperature == 0 or 0 < parameters.top_k <= self._most_top_k
 
     def begin(self, samples: Sequence[Sample]) -> None:
-        """Takes all samples of a round. They are sent behind its first step, as the device has work by then."""
+        """The samples are sent behind the round's first step, as the device has work by then."""
         self._samples, self._next, self._marked = samples, 0, 0
         self._mark()
 
     def sample(self, exchange: Exchange, rows: int) -> None:
-        """Enqueues the next samples behind the step."""
         self._send()
         logits, tokens = exchange.result("logits"), exchange.result("tokens")
         scratch = 0 if self._scratch is None else self._scratch.address
@@ -70,7 +69,6 @@ class CudaSampler:
         self._mark()
 
     def walk(self, exchange: Exchange, walks: Sequence[tuple[int, int]]) -> None:
-        """Enqueues the next samples behind a block drafter's run."""
         self._send()
         candidates, edges = exchange.result("candidates"), exchange.result("edges")
         sizes = edges.shape[2], edges.shape[1]
