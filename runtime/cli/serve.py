@@ -12,6 +12,7 @@ import typer
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import (
+    EndArguments,
     ModelArguments,
     SpeculationArguments,
     read_text,
@@ -109,20 +110,12 @@ class ServerArguments:
 
 
 @dataclass(frozen=True)
-class DefaultArguments:
+class DefaultArguments(EndArguments):
     """Defaults of request fields."""
 
     panel: ClassVar = "Defaults of requests"
     common: ClassVar = ("max_tokens",)
 
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "-n", "--n-predict", "--max-tokens", help="Maximum number of tokens; -1: until the context is full."
-        ),
-    ] = -1
-    stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string. Repeatable.")] = None
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
     effort_map: Annotated[
         str | None,
         typer.Option(
