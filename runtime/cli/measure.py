@@ -26,6 +26,7 @@ from trigraph.runtime.cli.arguments import export_options
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
+from trigraph.runtime.cli.numbers import parse_counts
 from trigraph.runtime.engine.package_cache import CachedPackage, cached_package
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.hub.given import GivenModel
@@ -86,12 +87,12 @@ class BenchWorkArguments:
         return BenchOptions(
             BenchOptions.prompt if self.prompt is None else self.prompt,
             BenchOptions.tokens if self.tokens is None else self.tokens,
-            _numbers("-k", self.verify_tokens),
+            parse_counts("-k", self.verify_tokens),
             threads,
             BenchOptions.repetitions if self.repetitions is None else self.repetitions,
             self.accept,
-            contexts=_numbers("--contexts", self.contexts),
-            sequences=_numbers("--sequences", self.sequences),
+            contexts=parse_counts("--contexts", self.contexts),
+            sequences=parse_counts("--sequences", self.sequences),
             device=device,
         )
 
@@ -122,13 +123,13 @@ class BenchRequestArguments:
             return None
         return RequestOptions(
             self.requests,
-            _numbers("--concurrency", self.concurrency),
+            parse_counts("--concurrency", self.concurrency),
             RequestOptions.prompt if work.prompt is None else work.prompt,
             RequestOptions.tokens if work.tokens is None else work.tokens,
             self.shared_prefix,
             threads,
             RequestOptions.repetitions if work.repetitions is None else work.repetitions,
-            draft_tokens=_numbers("--draft-tokens", self.draft_tokens),
+            draft_tokens=parse_counts("--draft-tokens", self.draft_tokens),
             device=device,
         )
 
@@ -216,10 +217,3 @@ def _show(report: Run, *, as_json: bool) -> None:
         console = Console()
         console.width = max(console.width, _TABLE_WIDTH)
         console.print(report.table())
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(",") if text)
-    except ValueError:
-        raise TrigraphError(f"{option} {text}: give comma-separated numbers, such as 1,2,4,8") from None
