@@ -21,6 +21,7 @@ from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.cli.naming import public_name
 from trigraph.runtime.cli.opening import load_arguments
+from trigraph.runtime.cli.receipt_arguments import signer_of
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.serve_models import ModelsArguments, Opening, Served
@@ -29,7 +30,6 @@ from trigraph.runtime.device.heap import share_heap
 from trigraph.runtime.text.efforts import EFFORTS
 
 if TYPE_CHECKING:
-    from trigraph.runtime.receipt.signing import Signer
     from trigraph.runtime.server.backend import Backend
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
@@ -77,14 +77,6 @@ class ServerArguments:
     receipt_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Sign receipts with this Ed25519 private key, in PEM.")
     ] = None
-
-    def signer(self) -> Signer | None:
-        """Signs receipts, if a key was given. Raises TrigraphError when the file has none."""
-        if self.receipt_key is None:
-            return None
-        from trigraph.runtime.receipt.signing import Signer
-
-        return Signer(self.receipt_key)
 
     def names(self) -> tuple[str, ...]:
         """The model's names to clients, if any are given."""
@@ -247,7 +239,7 @@ def serve(
         api_keys=server.keys(),
         cors_origins=tuple(server.cors_origin or ()),
         drain_seconds=server.drain_seconds,
-        signer=server.signer(),
+        signer=signer_of(server.receipt_key),
         log_prompts=log.log_prompts,
         verbose=log.verbose or log.log_prompts,
     )
