@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trigraph.runtime.device.cuda.array import CudaArray
 from trigraph.runtime.device.cuda.library import CudaLibrary
-from trigraph.runtime.device.device_memory import PinnedArray
+from trigraph.runtime.device.device_memory import pinned_array
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.sampler import Sample, SamplingParameters
 
@@ -36,9 +36,9 @@ class CudaSampler:
     def __init__(self, library: CudaLibrary, most: int, steps: int, vocab: int) -> None:
         """`most` draws of a round, after at most `steps` steps, from at most `vocab` logits each."""
         self._library = library
-        self._given = PinnedArray(library, (most,), _DRAW).array
+        self._given = pinned_array(library, (most,), _DRAW)
         self._draws = CudaArray(library, (most,), _DRAW)
-        self._found = PinnedArray(library, (most,), np.dtype(np.int64)).array
+        self._found = pinned_array(library, (most,), np.dtype(np.int64))
         self._tokens = CudaArray(library, (most,), np.dtype(np.int64))
         self._events = [library.make_event() for _ in range(steps + 1)]
         for event in self._events:
