@@ -15,7 +15,7 @@ import typer
 
 from trigraph.exporter.options import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import TrigraphError, file_errors, quote
 from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 from trigraph.runtime.engine.config import REPACK
@@ -264,9 +264,8 @@ def read_text(file: Path | None) -> str:
     if file is None and sys.stdin is None:
         raise TrigraphError("stdin is closed; give the text with -p or -f")
     try:
-        return sys.stdin.buffer.read().decode("utf-8") if file is None else file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TrigraphError(f"{file or 'stdin'}: cannot be read: {error.strerror}") from error
+        with file_errors(file or "stdin"):
+            return sys.stdin.buffer.read().decode("utf-8") if file is None else file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise TrigraphError(f"{file or 'stdin'}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
 

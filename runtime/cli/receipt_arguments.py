@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, file_errors
 from trigraph.models.staging import check_writable
 from trigraph.runtime import Receipt
 
@@ -49,10 +49,8 @@ class ReceiptArguments:
             raise TrigraphError("--receipt needs a prompt (-p or -f)")
         if path.is_dir():
             raise TrigraphError(f"{path}: is a folder; name a file for the receipt")
-        try:
+        with file_errors(path, "written"):
             check_writable(path)
-        except OSError as error:
-            raise TrigraphError(f"{path}: cannot be written: {error.strerror or error}") from error
         signer = signer_of(self.receipt_key)
 
         def write(receipt: Receipt) -> None:
