@@ -39,6 +39,15 @@ def named(path: object) -> Iterator[None]:
         raise TrigraphError(f"{path}: {error}") from error
 
 
+@contextmanager
+def file_errors(what: object, done: str = "read", remedy: str = "") -> Iterator[None]:
+    """Turns an OSError of the block into a TrigraphError: `what` cannot be read, or be `done` so."""
+    try:
+        yield
+    except OSError as error:
+        raise TrigraphError(f"{what}: cannot be {done}: {error.strerror or error}{remedy}") from error
+
+
 def quote(value: object) -> str:
     """A value found in a file, for an error text: on one line and short, whatever it is."""
     if isinstance(value, (str, bytes)):

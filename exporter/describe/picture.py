@@ -9,11 +9,11 @@ from pathlib import Path
 
 from trigraph.exporter.describe.description import model_of
 from trigraph.exporter.describe.svg import BOX_HEIGHT, COLUMN_WIDTH, LINE_HEIGHT, MARGIN, Canvas, column_x
-from trigraph.exporter.describe.words import readable_size
+from trigraph.exporter.describe.words import printable, readable_size
 from trigraph.exporter.export import DRAFT_VOCAB
 from trigraph.exporter.package.reader import read_manifest
 from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, StateTensor, state_tensors
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, file_errors
 from trigraph.models.gguf_file import Tensor
 from trigraph.models.model import Model, open_model
 
@@ -26,10 +26,8 @@ def write_picture(path: Path, out: Path, context: int | None = None) -> None:
     if out.suffix != ".svg":
         raise TrigraphError(f"{out}: the picture is SVG; name a file that ends with .svg")
     svg = picture(path, context)
-    try:
+    with file_errors(out, "written", "; choose another file"):
         out.write_text(svg, encoding="utf-8")
-    except OSError as error:
-        raise TrigraphError(f"{out}: cannot be written: {error.strerror}; choose another file") from error
 
 
 def picture(path: Path, context: int | None = None) -> str:
@@ -47,9 +45,7 @@ def picture(path: Path, context: int | None = None) -> str:
 def draw(model: Model, state: Iterable[StateTensor], context: int, draft_vocab: int) -> str:
     """The graphs of `model` with state for a sequence of `context` tokens. A model without an MTP head has no draft."""
     config, canvas = model.config, Canvas()
-    # The name may be anything; unprintable characters are not XML.
-    name = "".join(character for character in config.name[:80] if character.isprintable())
-    title = f"{name} ({config.architecture})"
+    title = f"{printable(config.name[:80])} ({config.architecture})"  # what is unprintable is not XML
     canvas.text(MARGIN, 34, title, "title", canvas.width - 2 * MARGIN)
     verify, states, prefill, pages, draft = 116, 246, 396, 526, 646  # upper edges of boxes
     canvas.lane(

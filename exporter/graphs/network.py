@@ -58,11 +58,26 @@ class Network:
 
     def linear(self, x: ir.Value, weight: str, name: str, rows: int | None = None) -> ir.Value:
         """x [rows, D] times the transpose of a weight matrix [N, D], or of its first `rows` rows."""
-        return self._products(x, name, {name: weight}, rows)[0]
+        return self.linears(x, name, {name: weight}, rows)[0]
 
-    def linears(self, x: ir.Value, name: str, weights: Mapping[str, str]) -> list[ir.Value]:
+    def linears(self, x: ir.Value, name: str, weights: Mapping[str, str], rows: int | None = None) -> list[ir.Value]:
         """The products of x with several matrices, in one node: `weights` maps names of results to those of weights."""
-        return self._products(x, name, weights)
+        matrices = {result: self.weights.matrix(self.prefix + weight, rows) for result, weight in weights.items()}
+        outputs = [
+            self.graph.value(self._unscaled(weights[result], result), FLOAT, [shape(x)[0], matrix.rows])
+            for result, matrix in matrices.items()
+        ]
+        self.graph.multi_node(
+            "BlockMatMul",
+            [x, *(self.graph.initializer(matrix.tensor) for matrix in matrices.values())],
+            name,
+            outputs,
+            DOMAIN,
+            types=",".join(matrix.type for matrix in matrices.values()),
+            activations=self.activations,
+        )
+        pairs = zip(outputs, weights.items(), strict=True)
+        return [self._scaled(output, weight, result) for output, (result, weight) in pairs]
 
     def gated_linear(
         self, gate: ir.Value, up: ir.Value | None, weight: str, name: str, scale: float | None = None
@@ -80,24 +95,6 @@ class Network:
             scale=scale,
         )
         return self._scaled(product, weight, name)
-
-    def _products(self, x: ir.Value, name: str, weights: Mapping[str, str], rows: int | None = None) -> list[ir.Value]:
-        matrices = {result: self.weights.matrix(self.prefix + weight, rows) for result, weight in weights.items()}
-        outputs = [
-            self.graph.value(self._unscaled(weights[result], result), FLOAT, [shape(x)[0], matrix.rows])
-            for result, matrix in matrices.items()
-        ]
-        self.graph.multi_node(
-            "BlockMatMul",
-            [x, *(self.graph.initializer(matrix.tensor) for matrix in matrices.values())],
-            name,
-            outputs,
-            DOMAIN,
-            types=",".join(matrix.type for matrix in matrices.values()),
-            activations=self.activations,
-        )
-        pairs = zip(outputs, weights.items(), strict=True)
-        return [self._scaled(output, weight, result) for output, (result, weight) in pairs]
 
     def _unscaled(self, weight: str, name: str) -> str:
         return f"{name}.unscaled" if self.weights.factor(self.prefix + weight) else name

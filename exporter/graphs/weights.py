@@ -115,7 +115,7 @@ class Weights:
         self._locations = locations
         self._side_location = side_location
         self._conversions: dict[str, tuple[Tensor, _Placed]] = {}
-        self._side_bytes = 0
+        self.side_bytes = 0  # size that the side file needs for the weights asked for so far
 
     def matrix(self, name: str, rows: int | None = None) -> Matrix:
         """A matrix [N, row], a stack of them [X, N, row], or a vector as one row; `rows` keeps the first of N."""
@@ -151,11 +151,6 @@ class Weights:
         """Whether the model has a tensor."""
         return self._model.find(name) is not None
 
-    @property
-    def side_bytes(self) -> int:
-        """Size that the side file needs for the weights asked for so far; 0 when it is not needed."""
-        return self._side_bytes
-
     def notices(self) -> tuple[str, ...]:
         """One sentence for each kind of conversion."""
         kinds = Counter(_kind(tensor, placed) for tensor, placed in self._conversions.values())
@@ -175,8 +170,8 @@ class Weights:
                 for chunk in _converted_chunks(tensor, rows, placed.type, factors):
                     file.write(chunk)
                     done += len(chunk)
-                    progress("convert", done, self._side_bytes)
-            file.truncate(self._side_bytes)
+                    progress("convert", done, self.side_bytes)
+            file.truncate(self.side_bytes)
 
     def _in_gguf(self, tensor: Tensor) -> _Placed:
         if tensor.offset is None:
@@ -187,10 +182,10 @@ class Weights:
         if tensor.name not in self._conversions:
             if new_type != tensor.type:
                 _check_convertible(tensor)
-            placed = _Placed(self._side_location, self._side_bytes, new_type, tensor.shape)
+            placed = _Placed(self._side_location, self.side_bytes, new_type, tensor.shape)
             self._conversions[tensor.name] = (tensor, placed)
             end = placed.offset + math.prod(tensor.shape[:-1]) * placed.row_bytes
-            self._side_bytes = -(-end // SIDE_ALIGNMENT) * SIDE_ALIGNMENT
+            self.side_bytes = -(-end // SIDE_ALIGNMENT) * SIDE_ALIGNMENT
         return self._conversions[tensor.name][1]
 
 

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path, PureWindowsPath
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, file_errors
 
 
 def file_inside(folder: Path, location: str, most: int) -> Path:
@@ -16,11 +16,9 @@ def file_inside(folder: Path, location: str, most: int) -> Path:
     link is a file like any other.
     """
     path = folder / location
-    try:
+    with file_errors(path, remedy="; export the package again"):
         real = Path(os.path.realpath(path, strict=True))
         status = os.stat(real)
-    except OSError as error:
-        raise TrigraphError(f"{path}: cannot be read: {error.strerror}; export the package again") from error
     if not stays_inside(location) or Path(os.path.realpath(folder)) not in real.parents:
         raise TrigraphError(f"{path}: leads out of {folder}, to {real}; put the file itself into the folder")
     if not stat.S_ISREG(status.st_mode):

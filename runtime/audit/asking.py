@@ -73,7 +73,7 @@ class Asking:
         if self.client.model is not None:
             body["model"] = self.client.model
         try:
-            tokens = self.client.post("/tokenize", body).get("tokens")
+            tokens = self.client.json("/tokenize", body).get("tokens")
         except ServerError:
             return None
         return tokens if isinstance(tokens, list) and tokens and all(isinstance(each, int) for each in tokens) else None

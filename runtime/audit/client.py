@@ -72,7 +72,7 @@ class Client:
 
     def _first_model(self) -> str | None:
         try:
-            models = self.get("/v1/models").get("data")
+            models = self.json("/v1/models").get("data")
         except ServerError as error:
             if error.what in ("no connection", "timed out"):
                 raise TrigraphError(f"{self.root}: {error}; is the server running?") from error
@@ -123,12 +123,8 @@ class Client:
         reply, path = Reply(tokens), _path("chat" if chat else "completions")
         return self._send(path, body, tokens, lambda response: _read(response, reply, stream=stream))
 
-    def get(self, path: str) -> dict[str, Any]:
-        """The JSON at a path. Raises ServerError."""
-        return self._send(path, None, 1, lambda response: parse(response.body()))
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The JSON that answers a body. Raises ServerError."""
+    def json(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON at a path, or the one that answers a body. Raises ServerError."""
         return self._send(path, body, 1, lambda response: parse(response.body()))
 
     def _send(self, path: str, body: dict[str, Any] | None, tokens: int, read: Callable[[Response], T]) -> T:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, cycle, islice
 
 from trigraph.runtime.audit.answer import Answer
@@ -17,6 +18,9 @@ from trigraph.runtime.audit.connection import ServerError
 from trigraph.runtime.audit.plan import GREEDY, Case, Plan
 
 Found = tuple[Case, Answer | ServerError]
+Ask = Callable[[Asking, Sequence[Case]], Iterator[Found]]
+"""Yields answers as they come, in any order; a case may have several, or none."""
+
 _FEW = 4  # requests at once where the order does not matter
 _ENDING = " And that was only the beginning of it, as everybody knew."
 _FILLER = "The {} chapter of the report, with {} pages, is about rivers, bridges and the weather. "
@@ -24,10 +28,10 @@ _FILLER = "The {} chapter of the report, with {} pages, is about rivers, bridges
 
 @dataclass(frozen=True)
 class Condition:
-    """A way of asking. `ask` yields answers as they come, in any order; a case may have several, or none."""
+    """A way of asking."""
 
     name: str
-    ask: Callable[[Asking, Sequence[Case]], Iterator[Found]]
+    ask: Ask
     greedy_only: bool = False
     waits: float = 0.0
     """Seconds without any request, which are set aside for it."""
@@ -39,10 +43,10 @@ def conditions(plan: Plan) -> list[Condition]:
     return [
         Condition("again", _one_by_one),
         *several,
-        Condition("streamed", _streamed),
-        Condition("after its beginning", _after_shorter),
-        Condition("after a longer one", _after_longer),
-        Condition("built up in turns", _in_turns),
+        Condition("streamed", partial(_one_by_one, stream=True)),
+        Condition("after its beginning", _after(lambda prompt: [_part(prompt, 0.6)])),
+        Condition("after a longer one", _after(lambda prompt: [prompt + _ENDING])),
+        Condition("built up in turns", _after(lambda prompt: [_part(prompt, part) for part in (0.3, 0.6, 0.9)])),
         Condition("beside long prompts", _beside_long_prompts),
         Condition("token by token", _token_by_token, greedy_only=True),
         Condition("as a rendered prompt", _rendered),
@@ -51,17 +55,12 @@ def conditions(plan: Plan) -> list[Condition]:
     ]
 
 
-def _one_by_one(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
+def _one_by_one(asking: Asking, cases: Sequence[Case], *, stream: bool = False) -> Iterator[Found]:
     for case in cases:
-        yield case, asking.ask(case)
+        yield case, asking.ask(case, stream=stream)
 
 
-def _streamed(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
-    for case in cases:
-        yield case, asking.ask(case, stream=True)
-
-
-def _among(others: int) -> Callable[[Asking, Sequence[Case]], Iterator[Found]]:
+def _among(others: int) -> Ask:
     """All cases, each the others' company: `others` + 1 at a time."""
 
     def ask(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
@@ -82,26 +81,18 @@ def _at_once(asking: Asking, cases: Sequence[Case], workers: int) -> Iterator[Fo
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _after_shorter(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
-    yield from _after(asking, cases, lambda prompt: [_part(prompt, 0.6)])
-
-
-def _after_longer(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
-    yield from _after(asking, cases, lambda prompt: [prompt + _ENDING])
-
-
-def _in_turns(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
-    yield from _after(asking, cases, lambda prompt: [_part(prompt, part) for part in (0.3, 0.6, 0.9)])
-
-
-def _after(asking: Asking, cases: Sequence[Case], before: Callable[[str], list[str]]) -> Iterator[Found]:
+def _after(before: Callable[[str], list[str]]) -> Ask:
     """Asks each case after other prompts. One that the server refuses, as too long perhaps, leaves its case out."""
-    for case in cases:
-        failures = [failure for prompt in before(case.prompt) if (failure := asking.warm(prompt)) is not None]
-        if not failures:
-            yield case, asking.ask(case)
-        elif not failures[0].refused:
-            yield case, failures[0]
+
+    def ask(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
+        for case in cases:
+            failures = [failure for prompt in before(case.prompt) if (failure := asking.warm(prompt)) is not None]
+            if not failures:
+                yield case, asking.ask(case)
+            elif not failures[0].refused:
+                yield case, failures[0]
+
+    return ask
 
 
 def _after_others(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
@@ -194,7 +185,7 @@ def _rendered(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
             raise NotPossibleError("needs answers without reasoning")
         body = {"messages": [{"role": "user", "content": case.prompt}]}
         try:
-            prompt = asking.client.post("/apply-template", body).get("prompt")
+            prompt = asking.client.json("/apply-template", body).get("prompt")
         except ServerError:
             prompt = None
         if not isinstance(prompt, str):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import file_errors
 from trigraph.runtime.audit.outcome import Count, Outcome
 from trigraph.runtime.audit.plan import Case
 from trigraph.runtime.audit.report import MODES, Report
@@ -39,11 +39,9 @@ def write_page(report: Report, path: Path) -> None:
     """Writes the page of a report. Raises TrigraphError when the file cannot be written."""
     template = files("trigraph.runtime.audit").joinpath("page.html.jinja").read_text()
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    try:
-        page = environment.from_string(template).render(**_contents(report))
+    page = environment.from_string(template).render(**_contents(report))
+    with file_errors(path, "written"):
         path.write_text(page, encoding="utf-8", errors="backslashreplace")  # texts may not be Unicode
-    except OSError as error:
-        raise TrigraphError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def _contents(report: Report) -> dict[str, Any]:

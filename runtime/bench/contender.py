@@ -52,32 +52,23 @@ class Trigraph:
 
     @property
     def drafters(self) -> Mapping[str, int]:
-        """What drafts, each a method, with the rows of a run."""
         block = self._steps.block
         return ({"draft": 1} if self._steps.can_draft else {}) | ({} if block is None else {"block": block.block})
 
     def reset(self) -> None:
-        """Empties the sequence."""
         self._steps.release(self._sequence)
         self._sequence = self._steps.new_sequence()
         self._chain = None
 
     def prefill(self, tokens: Sequence[int]) -> float:
-        """Appends tokens; the logits of the last one are computed."""
         return seconds(lambda: self._steps.prefill([self._sequence], [tokens]))
 
     def verify(self, tokens: Sequence[int]) -> float:
-        """Appends 1 to 8 tokens; the logits of each one are computed.
-
-        All tokens are kept, so that the next step commits them.
-        """
+        """All tokens are kept, so that the next step commits them."""
         return seconds(lambda: self._verify(tokens))
 
     def draft(self, token: int) -> float:
-        """One step of the MTP head, which continues from its last one.
-
-        The first one of a chain also fills the head's KV cache.
-        """
+        """The first one of a chain also fills the head's KV cache."""
         return seconds(lambda: self._draft(token))
 
     def block(self, token: int) -> float:
@@ -85,7 +76,7 @@ class Trigraph:
         return seconds(lambda: self._steps.draft_block([self._sequence], [token]))
 
     def close(self) -> None:
-        """Ends a process of its own. The engine is its owner's."""
+        """The engine is its owner's."""
 
     def _verify(self, tokens: Sequence[int]) -> None:
         self._chain = None

@@ -31,13 +31,9 @@ class GraphCost:
         experts = (node for kind, node in self._nodes if kind.name == "GroupedExpertFFN")
         return {node.name: node.given(EXPERT_IDS).name for node in experts}
 
-    def by_node(self, work: Workload) -> list[tuple[str, Node, Cost]]:
-        """Operator, node and cost in one run, in the order of the graph."""
-        return [(kind.name, node, kind.cost(node, work)) for kind, node in self._nodes]
-
     def of(self, work: Workload) -> Cost:
         """The cost of one run."""
-        return sum((cost for _, _, cost in self.by_node(work)), Cost())
+        return sum((kind.cost(node, work) for kind, node in self._nodes), Cost())
 
 
 def _node(node: onnx.NodeProto, tensors: dict[str, Tensor]) -> Node:

@@ -43,6 +43,21 @@ class Machine:
         return 1e3 * max(read, multiply)
 
 
+class Bandwidth:
+    """The read bandwidth of a run, measured between the timed steps: it varies when others share the machine."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        """`read` does one pass and returns its bytes a second."""
+        self._read = read
+        self.passes: list[float] = []
+        """GB/s of each pass so far."""
+
+    def measure(self) -> float:
+        """GB/s of one more pass."""
+        self.passes.append(self._read() / 1e9)
+        return self.passes[-1]
+
+
 def _seconds(work: Callable[[int], object], threads: int) -> float:
     """Wall time of work(0..threads-1), each on its own thread; ctypes calls release the interpreter lock."""
     pool = [threading.Thread(target=work, args=(i,)) for i in range(threads)]

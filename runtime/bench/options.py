@@ -8,9 +8,27 @@ from trigraph.exporter.package.manifest import Manifest
 from trigraph.models.errors import TrigraphError
 
 
-@dataclass(frozen=True)
-class BenchOptions:
-    """What to time, how often, and where."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where a benchmark runs."""
+
+    threads: int = 1
+    device: str = "cpu"
+    repack: str = "auto"
+    """When our engine repacks its weights: one of REPACK. In the background, the run waits for that."""
+
+    def check_least(self, **least: int) -> None:
+        """Raises TrigraphError for a number, or one of several, that is less than that of its name."""
+        for name, bound in least.items():
+            found = getattr(self, name)
+            for value in found if isinstance(found, tuple) else (found,):
+                if value < bound:
+                    raise TrigraphError(f"{name.replace('_', '-')} is {value}; it must be {bound} or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(RunOptions):
+    """What to time, and how often."""
 
     prompt: int = 512
     """Tokens of the prompt."""
@@ -18,7 +36,6 @@ class BenchOptions:
     """Tokens of a completion; 0 times none."""
     verify_tokens: tuple[int, ...] = (1, 2, 4, 8)
     """Tokens of a verify."""
-    threads: int = 1
     repetitions: int = 10
     accept: float | None = None
     """Replaces the model's drafts by ones that are right with this probability."""
@@ -26,22 +43,9 @@ class BenchOptions:
     """Context lengths of a decode step, for a sweep."""
     sequences: tuple[int, ...] = ()
     """Batch sizes of a decode step, for a sweep; each sequence has the prompt's length."""
-    device: str = "cpu"
-    repack: str = "auto"
-    """When the weights are repacked: one of REPACK. In the background, the run waits for that."""
 
     def __post_init__(self) -> None:
-        for name, values, least in (
-            ("prompt", [self.prompt], 1),
-            ("tokens", [self.tokens], 0),
-            ("threads", [self.threads], 1),
-            ("repetitions", [self.repetitions], 1),
-            ("contexts", self.contexts, 1),
-            ("sequences", self.sequences, 1),
-        ):
-            for value in values:
-                if value < least:
-                    raise TrigraphError(f"{name} is {value}; it must be {least} or more")
+        self.check_least(prompt=1, tokens=0, threads=1, repetitions=1, contexts=1, sequences=1)
         if self.accept is not None and not 0 <= self.accept <= 1:
             raise TrigraphError(f"accept is {self.accept}; it must be from 0 to 1")
 

@@ -24,14 +24,13 @@ class OwnServer:
         self.settings = f"{engine.model.kernels} kernels, {drafts}"
 
     def serve(self, load: Load) -> Turn:
-        """Serves the load, and returns when all is there. Raises TrigraphError when it cannot."""
         options = Options(Sampling(temperature=0), load.tokens, ignore_eos=True, draft_tokens=self._draft_tokens)
         with ThreadPoolExecutor(load.concurrency) as clients:
             served = list(clients.map(lambda prompt: self._serve(prompt, options), load.prompts))
         return Turn(served, peak_memory())
 
     def close(self) -> None:
-        """Ends it and gives its memory back. The engine is its owner's."""
+        """The engine is its owner's."""
 
     def _serve(self, prompt: list[int], options: Options) -> Served:
         request = self._engine.submit(prompt, options)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, file_errors
 from trigraph.runtime.bench.report import Report
 from trigraph.runtime.bench.result import Result
 
@@ -61,14 +61,12 @@ def write_plot(report: Report, path: Path) -> None:
     title, *others = report.provenance()
     figure.suptitle(title)
     figure.supxlabel("\n".join([*others, "lines: medians, bands: quartiles"]), fontsize="medium", color="0.35")
-    try:
+    with file_errors(path, "written"):
         figure.savefig(path)
         if path.suffix == ".svg":
             path.write_text(
                 path.read_text(encoding="utf-8").replace("</style>", f"{_DARK}</style>", 1), encoding="utf-8"
             )
-    except OSError as error:
-        raise TrigraphError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _panels(report: Report) -> list[_Panel]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, DeviceInputs
 from trigraph.runtime.execution.device_executor import DeviceDrafts, DeviceExecutor
-from trigraph.runtime.execution.executor import Executor, HostExecutor, Plan
+from trigraph.runtime.execution.executor import Executor, Plan
 from trigraph.runtime.execution.results import DraftRun
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
@@ -58,7 +58,7 @@ class _Replay:
         return [self.after(part.sequence, len(own)) for part, own in zip(plan, drafts, strict=True)], runs
 
 
-class _HostReplay(HostExecutor):
+class _HostReplay(Executor):
     def __init__(self, executor: Executor, replay: _Replay) -> None:
         super().__init__(executor.steps)
         self._replay = replay

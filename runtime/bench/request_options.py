@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench.options import RunOptions
 
 
 @dataclass(frozen=True)
-class RequestOptions:
+class RequestOptions(RunOptions):
     """What loads to serve, and how often."""
 
     requests: int
@@ -22,29 +23,14 @@ class RequestOptions:
     """Tokens of a completion."""
     shared_prefix: int = 0
     """Tokens with which all prompts of a load begin."""
-    threads: int = 1
     repetitions: int = 3
     """Loads for each concurrency and engine."""
     draft_tokens: tuple[int, ...] = ()
     """The draft length, one at most; none leaves it to the governor."""
-    device: str = "cpu"
-    repack: str = "auto"
-    """When our engine repacks its weights: one of REPACK. In the background, the run waits for that."""
 
     def __post_init__(self) -> None:
-        for name, values, least in (
-            ("requests", [self.requests], 1),
-            ("concurrency", self.concurrency, 1),
-            ("prompt", [self.prompt], 1),
-            ("tokens", [self.tokens], 2),
-            ("shared-prefix", [self.shared_prefix], 0),
-            ("threads", [self.threads], 1),
-            ("repetitions", [self.repetitions], 1),
-            ("draft-tokens", self.draft_tokens, 0),
-        ):
-            for value in values:
-                if value < least:
-                    raise TrigraphError(f"{name} is {value}; it must be {least} or more")
+        self.check_least(requests=1, concurrency=1, prompt=1, tokens=2, shared_prefix=0, threads=1, repetitions=1)
+        self.check_least(draft_tokens=0)
         if not self.concurrency:
             raise TrigraphError("concurrency is empty; give numbers of requests in flight, such as 1,2,4,8")
         if self.shared_prefix >= self.prompt:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from trigraph.exporter.package.reader import read_manifest
-from trigraph.runtime.bench.bandwidth import Bandwidth
 from trigraph.runtime.bench.load import Load, OpenServer, Server, Turn
+from trigraph.runtime.bench.machine import Bandwidth
 from trigraph.runtime.bench.own_server import OwnServer
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.request_options import RequestOptions
@@ -21,7 +21,6 @@ from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.run import load_repacked, measure, utc_now, weights
 from trigraph.runtime.bench.sample import Case, Sample, Timing
 from trigraph.runtime.device.choice import open_devices
-from trigraph.runtime.engine.engine import Engine
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
 _PASSES = 3  # of reads before each load
@@ -39,7 +38,14 @@ def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenS
     machine, bandwidth = measure(device, options.threads)
     random = RandomTokens(manifest.config.vocab)
     with ExitStack() as stack:
-        engine = load_engine(folder, options, context, max(options.concurrency))
+        engine = load_repacked(
+            folder,
+            threads=options.threads,
+            context=context,
+            sequences=max(options.concurrency),
+            device=options.device,
+            repack=options.repack,
+        )
         servers: list[Server] = [OwnServer(engine, *options.draft_tokens)]
         for open_other in others:
             servers.append(open_other(weights(folder, manifest), options, context))
@@ -114,15 +120,3 @@ def _beside_floor(
     samples = [Sample(gap, turn.read_gb_s) for gap, turn in zip(between, turns, strict=True)]
     step = roofline.result(Timing(case, samples))
     return replace(result, floor_ms=step.floor_ms, roofline=step.roofline)
-
-
-def load_engine(folder: Path, options: RequestOptions, context: int, sequences: int) -> Engine:
-    """The engine for the loads that `options` describe."""
-    return load_repacked(
-        folder,
-        threads=options.threads,
-        context=context,
-        sequences=sequences,
-        device=options.device,
-        repack=options.repack,
-    )

@@ -10,10 +10,9 @@ from typing import Any
 
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.reader import read_manifest
-from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.completions import time_completions
 from trigraph.runtime.bench.contender import Contender, OpenContender, Trigraph
-from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
+from trigraph.runtime.bench.machine import Bandwidth, Machine, gpu_machine, measure_machine
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.report import Report
@@ -21,6 +20,7 @@ from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.timer import Timer
 from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.read_rate import memory_reader
 from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.engine.loading import load
 
@@ -69,8 +69,8 @@ def measure(device: Device, threads: int) -> tuple[Machine, Bandwidth]:
     """What the machine can do with so many threads, and its read bandwidth, to be measured again as the run goes on."""
     rate = device.copy_rate()  # once: nothing else runs there
     if rate is not None:
-        return gpu_machine(), Bandwidth(lambda: rate / 1e9)
-    return measure_machine(threads), memory_bandwidth(threads)
+        return gpu_machine(), Bandwidth(lambda: rate)
+    return measure_machine(threads), Bandwidth(memory_reader(threads))
 
 
 def _load(folder: Path, options: BenchOptions, context: int) -> Engine:

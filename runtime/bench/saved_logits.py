@@ -19,7 +19,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import TrigraphError, file_errors, quote
 from trigraph.models.staging import staged_file
 from trigraph.runtime.requests.logprobs import log_of_sum
 
@@ -116,11 +116,8 @@ class SavedLogits:
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
-        try:
-            with self._path.open("rb") as file:
-                yield file
-        except OSError as error:
-            raise self._error(f"cannot be read: {error.strerror}") from error
+        with file_errors(self._path), self._path.open("rb") as file:
+            yield file
 
     def _error(self, what: str) -> TrigraphError:
         return TrigraphError(f"{self._path}: {what}")
@@ -152,10 +149,7 @@ class LogitsWriter:
 def logits_writer(path: Path, windows: Sequence[list[int]], vocabulary: int) -> Iterator[LogitsWriter]:
     """A file with the tokens of `windows`, which appears when the block ends well. Raises TrigraphError."""
     layout = _Layout(len(windows[0]), vocabulary, len(windows))
-    try:
-        with staged_file(path) as stage, stage.open("wb") as file:
-            file.write(NAME + np.array([layout.context, vocabulary, layout.windows], "<i4").tobytes())
-            file.write(np.array(windows, "<i4").tobytes())
-            yield LogitsWriter(file, layout)
-    except OSError as error:
-        raise TrigraphError(f"cannot write {path}: {error.strerror or error}") from error
+    with file_errors(path, "written"), staged_file(path) as stage, stage.open("wb") as file:
+        file.write(NAME + np.array([layout.context, vocabulary, layout.windows], "<i4").tobytes())
+        file.write(np.array(windows, "<i4").tobytes())
+        yield LogitsWriter(file, layout)

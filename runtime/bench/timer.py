@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import methodcaller
 
-from trigraph.runtime.bench.bandwidth import Bandwidth
 from trigraph.runtime.bench.contender import Contender
+from trigraph.runtime.bench.machine import Bandwidth
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds

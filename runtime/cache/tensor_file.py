@@ -8,7 +8,6 @@ import os
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,11 +16,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import TrigraphError, file_errors, quote
 from trigraph.models.staging import check_writable, staged_file
 
 _DTYPES = {"float16": "F16", "float32": "F32", "uint8": "U8", "int64": "I64"}
 _CHECKSUMS = "crc32"
+_MAKE_ROOM = "; choose another file, or make room"
 PIECE = 16 << 20
 """Bytes that a large tensor is read and written in."""
 # What reading a file takes, with its checksums: seconds to open it, and bytes a second.
@@ -51,24 +51,14 @@ def write_tensors(path: Path, tensors: Sequence[Pieces], metadata: Mapping[str, 
     `safetensors` itself would want every tensor in one piece: a second copy of a long sequence's KV pages. Raises
     TrigraphError when the file cannot be written.
     """
-    with _explained(path), staged_file(path) as stage, open(stage, "wb") as file:
+    with file_errors(path, "written", _MAKE_ROOM), staged_file(path) as stage, open(stage, "wb") as file:
         _write(file, tensors, metadata)
 
 
 def check_tensors_writable(path: Path) -> None:
     """Raises TrigraphError when `write_tensors` could not make a file at `path`, be there room or not."""
-    with _explained(path):
+    with file_errors(path, "written", _MAKE_ROOM):
         check_writable(path)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise TrigraphError(
-            f"{path}: cannot be written: {error.strerror or error}; choose another file, or make room"
-        ) from error
 
 
 def _write(file: IO[bytes], tensors: Sequence[Pieces], metadata: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from trigraph.exporter.options import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import TrigraphError, file_errors, quote
 from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 from trigraph.runtime.engine.config import REPACK
@@ -214,11 +214,8 @@ class SpeculationArguments:
 
 
 @dataclass(frozen=True)
-class OutputArguments:
-    """End of the completion, and form of the output."""
-
-    panel: ClassVar = "Output"
-    common: ClassVar = ("max_tokens", "stop", "as_json", "verbose")
+class EndArguments:
+    """End of a completion."""
 
     max_tokens: Annotated[
         int,
@@ -233,6 +230,15 @@ class OutputArguments:
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string; ends the completion. Repeatable.")
     ] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
+
+
+@dataclass(frozen=True)
+class OutputArguments(EndArguments):
+    """End of the completion, and form of the output."""
+
+    panel: ClassVar = "Output"
+    common: ClassVar = ("max_tokens", "stop", "as_json", "verbose")
+
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: text, message, ids, stats.")] = False
     show_drafts: Annotated[
         bool, typer.Option("--show-drafts", help="Mark accepted and rejected drafts; compare with none.")
@@ -258,28 +264,14 @@ def read_text(file: Path | None) -> str:
     if file is None and sys.stdin is None:
         raise TrigraphError("stdin is closed; give the text with -p or -f")
     try:
-        return sys.stdin.buffer.read().decode("utf-8") if file is None else file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TrigraphError(f"{file or 'stdin'}: cannot be read: {error.strerror}") from error
+        with file_errors(file or "stdin"):
+            return sys.stdin.buffer.read().decode("utf-8") if file is None else file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise TrigraphError(f"{file or 'stdin'}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-def export_options(
-    model: Path,
-    *,
-    mtp: Path | None = None,
-    mmproj: Path | None = None,
-    draft_model: Path | None = None,
-    kv_type: str | None = None,
-    rope_scaling: str | None = None,
-    activations: str | None = None,
-) -> ExportOptions:
+def export_options(model: Path, **given: Path | str | None) -> ExportOptions:
     """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
-    given = {
-        "mtp": mtp, "mmproj": mmproj, "draft_model": draft_model, "kv_type": kv_type, "rope_scaling": rope_scaling,
-        "activations": activations,
-    }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():
         option = f"--{next(iter(options))}".replace("_", "-")

@@ -17,6 +17,7 @@ from trigraph.runtime.audit.page import write_page
 from trigraph.runtime.audit.plan import read_prompts, shipped_prompts
 from trigraph.runtime.cli.arguments import AsJson
 from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.cli.numbers import parse_counts
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
 _TABLE_WIDTH = 120
@@ -49,10 +50,7 @@ def audit(
 
     The exit status is 1 when any answer differs or is missing, and 2 when too few answers came to tell.
     """
-    try:
-        counts = tuple(int(count) for count in companions.split(",") if count)
-    except ValueError:
-        raise TrigraphError(f"--companions {companions}: give comma-separated numbers, such as 2,8,32") from None
+    counts = parse_counts("--companions", companions)
     if html is not None and not html.absolute().parent.is_dir():
         raise TrigraphError(f"{html}: the folder does not exist; create it first")
     plan = Plan(shipped_prompts() if prompts is None else read_prompts(prompts), tokens=tokens, companions=counts)

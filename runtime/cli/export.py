@@ -35,9 +35,9 @@ from trigraph.models.synth import (
 )
 from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
-from trigraph.runtime.cli.by_gpu import parse_sizes
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, companions, given_model
+from trigraph.runtime.cli.numbers import parse_sizes
 from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.parts.placement import Placement

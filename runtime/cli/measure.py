@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ from trigraph.runtime.cli.arguments import export_options
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, companions, given_model
+from trigraph.runtime.cli.numbers import parse_counts
 from trigraph.runtime.engine.package_cache import CachedPackage, cached_package
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.hub.given import GivenModel
@@ -81,18 +82,21 @@ class BenchWorkArguments:
     ] = ""
     sequences: Annotated[str, typer.Option(help="Batch sizes to decode as well, comma-separated: 1,2,4,8.")] = ""
 
-    def options(self, threads: int, device: str) -> BenchOptions:
-        """What the benchmark of steps needs; raises TrigraphError for values out of range."""
+    @property
+    def given(self) -> dict[str, Any]:
+        """The numbers that steps and loads have different defaults of."""
+        numbers = {"prompt": self.prompt, "tokens": self.tokens, "repetitions": self.repetitions}
+        return {name: value for name, value in numbers.items() if value is not None}
+
+    def options(self, **where: Any) -> BenchOptions:
+        """What the benchmark of steps needs; `where`: see RunOptions. Raises TrigraphError for values out of range."""
         return BenchOptions(
-            BenchOptions.prompt if self.prompt is None else self.prompt,
-            BenchOptions.tokens if self.tokens is None else self.tokens,
-            _numbers("-k", self.verify_tokens),
-            threads,
-            BenchOptions.repetitions if self.repetitions is None else self.repetitions,
-            self.accept,
-            contexts=_numbers("--contexts", self.contexts),
-            sequences=_numbers("--sequences", self.sequences),
-            device=device,
+            verify_tokens=parse_counts("-k", self.verify_tokens),
+            accept=self.accept,
+            contexts=parse_counts("--contexts", self.contexts),
+            sequences=parse_counts("--sequences", self.sequences),
+            **self.given,
+            **where,
         )
 
 
@@ -114,7 +118,7 @@ class BenchRequestArguments:
         typer.Option(help="Draft length instead of the governor's."),
     ] = ""
 
-    def options(self, work: BenchWorkArguments, threads: int, device: str) -> RequestOptions | None:
+    def options(self, work: BenchWorkArguments, **where: Any) -> RequestOptions | None:
         """What the loads are; None when single steps are to be timed. Raises TrigraphError for values out of range."""
         if self.requests is None:
             if self.shared_prefix or self.draft_tokens:
@@ -122,14 +126,11 @@ class BenchRequestArguments:
             return None
         return RequestOptions(
             self.requests,
-            _numbers("--concurrency", self.concurrency),
-            RequestOptions.prompt if work.prompt is None else work.prompt,
-            RequestOptions.tokens if work.tokens is None else work.tokens,
-            self.shared_prefix,
-            threads,
-            RequestOptions.repetitions if work.repetitions is None else work.repetitions,
-            draft_tokens=_numbers("--draft-tokens", self.draft_tokens),
-            device=device,
+            parse_counts("--concurrency", self.concurrency),
+            shared_prefix=self.shared_prefix,
+            draft_tokens=parse_counts("--draft-tokens", self.draft_tokens),
+            **work.given,
+            **where,
         )
 
 
@@ -173,16 +174,16 @@ def run_benchmark(
     """Times a model as the options say: its steps, in turns with those of `contenders`, or what `serve` does."""
     threads, capped = choose_threads(measured.threads)
     given = given_model(measured.model, measured.hub)
-    requests = load.options(work, threads, measured.device)
+    where = {"threads": threads, "device": measured.device, "repack": measured.repack}
+    requests = load.options(work, **where)
     if output.plot is not None:
         if requests is not None:
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
         check_plot(output.plot)
     if requests is not None:
-        folder, requests = _package(given, measured, capped), replace(requests, repack=measured.repack)
-        _show(serve(folder, requests), as_json=output.as_json)
+        _show(serve(_package(given, measured, capped), requests), as_json=output.as_json)
         return
-    options = replace(work.options(threads, measured.device), repack=measured.repack)
+    options = work.options(**where)
     report = run_bench(_package(given, measured, capped), options, contenders)
     _show(report, as_json=output.as_json)
     if output.plot is not None:
@@ -216,10 +217,3 @@ def _show(report: Run, *, as_json: bool) -> None:
         console = Console()
         console.width = max(console.width, _TABLE_WIDTH)
         console.print(report.table())
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(",") if text)
-    except ValueError:
-        raise TrigraphError(f"{option} {text}: give comma-separated numbers, such as 1,2,4,8") from None

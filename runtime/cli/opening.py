@@ -9,8 +9,8 @@ from typing import Any
 from trigraph.custom_ops import explain_bus_errors
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse_bytes
-from trigraph.runtime.cli.by_gpu import parse_shares, parse_sizes
 from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.cli.numbers import parse_shares, parse_sizes
 from trigraph.runtime.requests.draft_length import OFF
 
 _NO_HEAD = (

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from trigraph.exporter import ExportOptions
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, file_errors
 from trigraph.runtime import Engine, load
 from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.saved_logits import SavedLogits
@@ -102,11 +102,8 @@ def _saved(against: str | None) -> SavedLogits | None:
     path = Path(against or "")
     if against == _FLOAT32 or not path.is_file():
         return None
-    try:
-        with path.open("rb") as file:
-            is_model = file.read(4) == b"GGUF"
-    except OSError as error:
-        raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
+    with file_errors(path), path.open("rb") as file:
+        is_model = file.read(4) == b"GGUF"
     return None if is_model else SavedLogits(path)
 
 

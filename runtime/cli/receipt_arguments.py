@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, file_errors
 from trigraph.models.staging import check_writable
 from trigraph.runtime import Receipt
+
+if TYPE_CHECKING:
+    from trigraph.runtime.receipt.signing import Signer
 
 
 @dataclass(frozen=True)
@@ -46,18 +49,21 @@ class ReceiptArguments:
             raise TrigraphError("--receipt needs a prompt (-p or -f)")
         if path.is_dir():
             raise TrigraphError(f"{path}: is a folder; name a file for the receipt")
-        try:
+        with file_errors(path, "written"):
             check_writable(path)
-        except OSError as error:
-            raise TrigraphError(f"{path}: cannot be written: {error.strerror or error}") from error
-        signer = None
-        if self.receipt_key is not None:
-            from trigraph.runtime.receipt.signing import Signer
-
-            signer = Signer(self.receipt_key)
+        signer = signer_of(self.receipt_key)
 
         def write(receipt: Receipt) -> None:
             receipt = receipt if signer is None else signer.sign(receipt)
             (receipt.private() if self.receipt_private else receipt).write(path)
 
         return write
+
+
+def signer_of(file: Path | None) -> Signer | None:
+    """Signs receipts with the key in a file, if one is given. Raises TrigraphError when the file has none."""
+    if file is None:
+        return None
+    from trigraph.runtime.receipt.signing import Signer
+
+    return Signer(file)

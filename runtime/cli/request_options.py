@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options
-from trigraph.runtime.cli.arguments import SpeculationArguments
+from trigraph.runtime.cli.arguments import EndArguments, SpeculationArguments
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.sampling.constraint import Constraint
-
-
-class EndArguments(Protocol):
-    """Where a completion ends."""
-
-    @property
-    def max_tokens(self) -> int: ...
-
-    @property
-    def stop(self) -> list[str] | None: ...
-
-    @property
-    def ignore_eos(self) -> bool: ...
 
 
 def request_options(

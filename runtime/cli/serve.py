@@ -12,6 +12,7 @@ import typer
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import (
+    EndArguments,
     ModelArguments,
     SpeculationArguments,
     read_text,
@@ -20,6 +21,7 @@ from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.cli.naming import public_name
 from trigraph.runtime.cli.opening import load_arguments
+from trigraph.runtime.cli.receipt_arguments import signer_of
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.serve_models import ModelsArguments, Opening, Served
@@ -28,7 +30,6 @@ from trigraph.runtime.device.heap import share_heap
 from trigraph.runtime.text.efforts import EFFORTS
 
 if TYPE_CHECKING:
-    from trigraph.runtime.receipt.signing import Signer
     from trigraph.runtime.server.backend import Backend
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
@@ -77,14 +78,6 @@ class ServerArguments:
         Path | None, typer.Option(metavar="FILE", help="Sign receipts with this Ed25519 private key, in PEM.")
     ] = None
 
-    def signer(self) -> Signer | None:
-        """Signs receipts, if a key was given. Raises TrigraphError when the file has none."""
-        if self.receipt_key is None:
-            return None
-        from trigraph.runtime.receipt.signing import Signer
-
-        return Signer(self.receipt_key)
-
     def names(self) -> tuple[str, ...]:
         """The model's names to clients, if any are given."""
         return tuple(name for text in (self.alias or "").split(",") if (name := text.strip()))
@@ -109,20 +102,12 @@ class ServerArguments:
 
 
 @dataclass(frozen=True)
-class DefaultArguments:
+class DefaultArguments(EndArguments):
     """Defaults of request fields."""
 
     panel: ClassVar = "Defaults of requests"
     common: ClassVar = ("max_tokens",)
 
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "-n", "--n-predict", "--max-tokens", help="Maximum number of tokens; -1: until the context is full."
-        ),
-    ] = -1
-    stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string. Repeatable.")] = None
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
     effort_map: Annotated[
         str | None,
         typer.Option(
@@ -254,7 +239,7 @@ def serve(
         api_keys=server.keys(),
         cors_origins=tuple(server.cors_origin or ()),
         drain_seconds=server.drain_seconds,
-        signer=server.signer(),
+        signer=signer_of(server.receipt_key),
         log_prompts=log.log_prompts,
         verbose=log.verbose or log.log_prompts,
     )

@@ -30,12 +30,10 @@ class DeviceMemory(Protocol):
     def wait_for_event(self, event: int | None) -> None: ...
 
 
-class PinnedArray:
+def pinned_array(device: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Host memory that copies need no staging for."""
-
-    def __init__(self, device: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        nbytes = math.prod(shape) * dtype.itemsize
-        address = device.allocate(nbytes, pinned=True)
-        memory = (ctypes.c_byte * nbytes).from_address(address)
-        weakref.finalize(memory, device.free, address, True)
-        self.array: Array = np.frombuffer(memoryview(memory), dtype).reshape(shape)
+    nbytes = math.prod(shape) * dtype.itemsize
+    address = device.allocate(nbytes, pinned=True)
+    memory = (ctypes.c_byte * nbytes).from_address(address)
+    weakref.finalize(memory, device.free, address, True)
+    return np.frombuffer(memoryview(memory), dtype).reshape(shape)

@@ -17,7 +17,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import TrigraphError, file_errors, quote
 from trigraph.models.names import NGRAM_TABLE
 from trigraph.runtime.device.heap import POPULATE_READ, RANDOM, advise
 from trigraph.runtime.device.memory import free_memory
@@ -55,14 +55,12 @@ class MappedWeights:
         self._bytes: dict[str, NDArray[np.uint8]] = {}
         self._tables: dict[str, NDArray[np.uint8]] = {}  # by location: what only few rows are read of
         for location, path in (files or {}).items():
-            try:
+            with file_errors(path):
                 descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
                 weakref.finalize(self, os.close, descriptor)
                 stamp = _stamp(descriptor)
                 # By its descriptor: another file may have the name by now.
                 mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if stamp[0] else b""
-            except OSError as error:
-                raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
             self._bytes[location] = np.frombuffer(mapped, np.uint8)
             self._files.append(_MappedFile(path, descriptor, stamp))
 

@@ -57,17 +57,17 @@ def package_bits(folder: Path, device: str = "cpu", *, repacked: bool = False) -
     engine = load(folder, context=256, chunk=_CHUNK, device=device, repack="on" if repacked else "off")
     steps, hashes = engine.steps, _Hashes()
     long, short = both = [steps.new_sequence(), steps.new_sequence()]
-    prompts = [_tokens(steps, 61, 0), _tokens(steps, 29, 1)]
+    prompts = [tokens_of(steps, 61, 0), tokens_of(steps, 29, 1)]
     shown = [_show(hashes, engine.model.vision, *given) for given in zip(both, prompts, _IMAGES, strict=True)]
     _add_rows(hashes, steps.prefill(both, *zip(*shown, strict=True)))
     for round_number, (kept_long, kept_short) in enumerate(((5, 0), (1, 4))):
-        _draft(hashes, steps, both, _tokens(steps, 2, 2 + round_number))
-        new = [_tokens(steps, 8, 4 + round_number), _tokens(steps, 4, 6 + round_number)]
+        _draft(hashes, steps, both, tokens_of(steps, 2, 2 + round_number))
+        new = [tokens_of(steps, 8, 4 + round_number), tokens_of(steps, 4, 6 + round_number)]
         _add_rows(hashes, steps.verify(both, new))
         steps.keep(long, kept_long)
         steps.keep(short, kept_short)
-    _add_rows(hashes, steps.prefill([short], [_tokens(steps, 7, 8)]))
-    _draft(hashes, steps, both, _tokens(steps, 2, 9))
+    _add_rows(hashes, steps.prefill([short], [tokens_of(steps, 7, 8)]))
+    _draft(hashes, steps, both, tokens_of(steps, 2, 9))
     _add_rows(hashes, steps.verify(both, [[1], [2]]))  # commits all tokens before
     for sequence in both:
         for part, array in _state(steps, sequence):
@@ -75,7 +75,7 @@ def package_bits(folder: Path, device: str = "cpu", *, repacked: bool = False) -
     return hashes.digests()
 
 
-def _tokens(steps: Steps, count: int, number: int) -> list[int]:
+def tokens_of(steps: Steps, count: int, number: int) -> list[int]:
     """Tokens that no library's random numbers decide."""
     return [(7919 * (i + 1) * (i + number + 3) + 104729 * number) % steps.vocab for i in range(count)]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.runtime.doctor.bits import tokens_of
 from trigraph.runtime.engine.loading import load
 from trigraph.runtime.execution.steps import Steps
 
@@ -45,7 +46,7 @@ class _Way:
 
     def logits(self, steps: Steps) -> NDArray[np.float32]:
         """The logits of the last token of the prompt and of all after it: [rows, vocabulary]."""
-        text = _tokens(steps.vocab, _TEXT)
+        text = tokens_of(steps, _TEXT, 0)
         own, *others = both = [steps.new_sequence() for _ in range(1 + self.companions)]
         rows, done = [np.empty((0, steps.vocab), np.float32)], 0
         for count in self.prefills:
@@ -87,11 +88,6 @@ def _changes(steps: Steps, plain: NDArray[np.float32]) -> Iterator[str]:
     for name, way in _WAYS.items():
         if way.logits(steps).tobytes() != plain.tobytes():
             yield name
-
-
-def _tokens(vocab: int, count: int) -> list[int]:
-    """Tokens that no library's random numbers decide."""
-    return [(7919 * (i + 1) * (i + 3)) % vocab for i in range(count)]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
-from trigraph.runtime.cache.prompt_file import PromptFile
+from trigraph.runtime.cache.prompt_file import open_prompt_file
 from trigraph.runtime.engine.chat import Conversation
 from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.execution.steps import Steps
@@ -144,7 +144,7 @@ class Engine:
         """
         finish = None
         if cache is not None:
-            finish = PromptFile(Path(cache), self.identity, self.steps, self.cache, self._driver.call).save
+            finish = open_prompt_file(Path(cache), self.identity, self.steps, self.cache, self._driver.call)
         ids, wanted = self._encode(prompt), asked(options, keywords, self.sampling)
         return new_request(
             self._driver, self.model, ids, wanted, completed=completed, checkpoints=checkpoints, finish=finish

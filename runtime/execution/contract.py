@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -86,16 +86,13 @@ def _vision_ports(hidden: int) -> tuple[Mapping[str, Port], Mapping[str, Port]]:
 
 def _compare(path: Path, side: str, found: Sequence[ort.NodeArg], expected: Mapping[str, Port]) -> None:
     ports = {arg.name: (arg.type.removeprefix("tensor(").removesuffix(")"), tuple(arg.shape)) for arg in found}
-    for name in _different(ports, expected):
+    for name in {**expected, **ports}:
         there, wanted = ports.get(name), expected.get(name)
-        raise TrigraphError(
-            f"{path}: {side} {quote(name)} is {_describe(there)}, the contract has {_describe(wanted)}; "
-            "export the package again"
-        )
-
-
-def _different(ports: Mapping[str, Port], expected: Mapping[str, Port]) -> Iterable[str]:
-    return (name for name in {**expected, **ports} if ports.get(name) != expected.get(name))
+        if there != wanted:
+            raise TrigraphError(
+                f"{path}: {side} {quote(name)} is {_describe(there)}, the contract has {_describe(wanted)}; "
+                "export the package again"
+            )
 
 
 def _describe(port: Port | None) -> str:

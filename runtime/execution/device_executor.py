@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, DeviceInputs, Exchange, Memory
 from trigraph.runtime.device.sampler import DeviceSampler, Sample, SamplingParameters
-from trigraph.runtime.execution.executor import HostExecutor, Plan, SequencePlan
+from trigraph.runtime.execution.executor import Executor, Plan, SequencePlan
 from trigraph.runtime.execution.results import DraftRun, RoundResult
 from trigraph.runtime.execution.sessions import Binding
 from trigraph.runtime.execution.steps import Run, Steps
@@ -17,8 +17,11 @@ from trigraph.runtime.execution.steps import Run, Steps
 _UNREAD = SamplingParameters(0.0, 0, 1.0, 0.0)  # of rows that the host samples
 
 
-class DeviceExecutor(HostExecutor):
-    """Enqueues a round and waits once; where the host must choose a draft, drafts are waited for one by one."""
+class DeviceExecutor(Executor):
+    """Enqueues a round and waits once; where the host must choose a draft, drafts are waited for one by one.
+
+    Tokens and rows are the host's.
+    """
 
     def __init__(self, steps: Steps, sampler: DeviceSampler) -> None:
         super().__init__(steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import abc
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,25 +44,14 @@ class SequencePlan(NamedTuple):
 Plan = abc.Sequence[SequencePlan]
 
 
-class Executor(Protocol):
-    """Runs rounds on the host or on a device; the tokens and rows are the same."""
-
-    @property
-    def steps(self) -> Steps:
-        """The steps that it runs."""
-
-    def run(self, plan: Plan) -> RoundResult:
-        """Makes the drafts and verifies all tokens. Raises what a step raises."""
-
-
-class HostExecutor:
-    """Waits for each step, and chooses drafts from its logits."""
+class Executor:
+    """Runs rounds on the host: waits for each step, and chooses drafts from its logits."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
 
     def run(self, plan: Plan) -> RoundResult:
-        """Makes the drafts and verifies all tokens."""
+        """Makes the drafts and verifies all tokens. Raises what a step raises."""
         drafts, runs = self.draft(plan)
         tokens = [[*part.tokens, *own] for part, own in zip(plan, drafts, strict=True)]
         return RoundResult(tokens, self.steps.verify([part.sequence for part in plan], tokens), runs)

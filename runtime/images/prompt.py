@@ -6,11 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from trigraph.models.errors import TrigraphError
-from trigraph.models.rope_positions import ImageSpan, positions
+from trigraph.models.rope_positions import ImageSpan
 from trigraph.runtime.images.image import ResizedImage, prefix_keys
 from trigraph.runtime.text.history import Message
 from trigraph.runtime.text.tokenizer import Tokenizer
@@ -53,16 +50,6 @@ class ImagePrompt:
         starts = [*(image.start for image in self.images), len(self.ids)]
         if any(start < end for start, end in zip(starts, ends, strict=False)) or ends[-2] > len(self.ids):
             raise TrigraphError("the images of a prompt overlap, or reach beyond its tokens; give them in order")
-
-    @property
-    def positions(self) -> npt.NDArray[np.int64]:
-        """The position of each token, by axis. [3, T]"""
-        return positions(len(self.ids), self.images)
-
-    @property
-    def shift(self) -> int:
-        """The difference between position and place of the tokens after the prompt; never positive."""
-        return sum(image.shift for image in self.images)
 
     @property
     def written(self) -> list[int]:

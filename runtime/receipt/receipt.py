@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.models.decode import decode
-from trigraph.models.errors import TrigraphError, named, quote
+from trigraph.models.errors import TrigraphError, file_errors, named, quote
 from trigraph.models.staging import staged_file
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.receipt.shown import MOST_IMAGES, Shown
@@ -104,13 +104,11 @@ class Receipt:
     @classmethod
     def read(cls, path: str | Path) -> Receipt:
         """Reads a file. Raises TrigraphError when it is not a receipt, or no longer what was written."""
-        try:
+        with file_errors(path):
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise TrigraphError(f"{path}: is not a file")
             with open(path, "rb") as file:
                 data = file.read(_MAX_BYTES + 1)
-        except OSError as error:
-            raise TrigraphError(f"{path}: cannot be read: {error.strerror or error}") from error
         if len(data) > _MAX_BYTES:
             raise TrigraphError(f"{path}: has more than {_MAX_BYTES >> 20} MiB; a receipt is far smaller")
         return cls.parse(data, str(path))
@@ -170,11 +168,8 @@ class Receipt:
 
     def write(self, path: str | Path) -> None:
         """Writes a file, whole or not at all. Raises TrigraphError when it cannot be written."""
-        try:
-            with staged_file(Path(path)) as stage:
-                stage.write_text(self.as_text())
-        except OSError as error:
-            raise TrigraphError(f"{path}: cannot be written: {error.strerror or error}") from error
+        with file_errors(path, "written"), staged_file(Path(path)) as stage:
+            stage.write_text(self.as_text())
 
     def _fields(self) -> dict[str, Any]:
         fields = _plain(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, file_errors
 from trigraph.runtime.receipt.receipt import Receipt, Signature
 
 try:
@@ -64,8 +64,5 @@ def check_signature(receipt: Receipt, public_key: str | None = None) -> None:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MAX_BYTES)
-    except OSError as error:
-        raise TrigraphError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with file_errors(path), open(path, "rb") as file:
+        return file.read(_MAX_BYTES)

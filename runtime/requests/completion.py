@@ -89,7 +89,7 @@ class Completion:
         self._listeners: list[Callable[[], object]] = []
         self._wakers = deque[Callable[[], object]]()  # of threads and event loops that wait; each is called once
         if self._limit == 0:
-            self._finish("length" if self._limited else "context")
+            self.finish("length" if self._limited else "context")
 
     @property
     def left(self) -> int:
@@ -146,7 +146,7 @@ class Completion:
             return True
         self.sampled += 1
         if token in self._stop_ids:
-            self._finish("stop")
+            self.finish("stop")
             return True
         self.ids.append(token)
         text = self._detokenizer.push(token)
@@ -154,17 +154,22 @@ class Completion:
         if self._stops.match is not None:
             self.finish_reason = "stop"
         elif self._guide is not None and self._guide.finished:
-            self._finish("stop")
+            self.finish("stop")
         elif self.sampled == self._limit and not self._ends_elsewhere:
-            self._finish("length" if self._limited else "context")
+            self.finish("length" if self._limited else "context")
         else:
             return False
         return True
 
     def finish(self, reason: str) -> None:
         """Has it take no more tokens, unless that is so."""
-        if not self.finished:
-            self._finish(reason)
+        if self.finished:
+            return
+        self.finish_reason = reason
+        if reason == "stop":  # elsewhere, a character is cut off that more tokens would have completed
+            self.text += self._stops.push(self._detokenizer.flush())
+        if not self._stops.found:
+            self.text += self._stops.flush()
 
     def end(self, error: BaseException | None = None) -> None:
         """Takes note that it has ended, and holds no state."""
@@ -191,13 +196,6 @@ class Completion:
         with suppress(IndexError):
             for _ in range(len(self._wakers)):
                 self._wakers.popleft()()
-
-    def _finish(self, reason: str) -> None:
-        self.finish_reason = reason
-        if reason == "stop":  # elsewhere, a character is cut off that more tokens would have completed
-            self.text += self._stops.push(self._detokenizer.flush())
-        if not self._stops.found:
-            self.text += self._stops.flush()
 
 
 def checked_prompt(

@@ -83,7 +83,6 @@ class Handle(Completion):
         self._leave("cancelled")
 
     def end(self, error: BaseException | None = None) -> None:
-        """Takes note that it has ended, and holds no state."""
         super().end(error)
         self.request = None
 

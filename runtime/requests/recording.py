@@ -47,7 +47,6 @@ class RecordingSampler(Sampler):
         self._options = options
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
-        """The token at `position` of the sequence, chosen from row `row` of `step`."""
         token = super().pick(step, row, position, drawn)
         self._record(step, row, token)
         return token
@@ -74,14 +73,10 @@ class ForcedSampler(RecordingSampler):
 
     @property
     def parameters(self) -> SamplingParameters | None:
-        """How a device draws what this one chooses of a row by itself; None where more than the row has a say.
-
-        A device has no say while tokens are given.
-        """
+        """A device has no say while tokens are given."""
         return None if self._given else super().parameters
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
-        """The token at `position` of the sequence, chosen from row `row` of `step`."""
         if not self._given:
             return super().pick(step, row, position, drawn)
         token = self._given[0]
@@ -90,13 +85,11 @@ class ForcedSampler(RecordingSampler):
         return token
 
     def take(self, token: int) -> None:
-        """Takes note of the next token; that is all that the choice of later ones depends on."""
         if self._given:
             self._given.popleft()
         super().take(token)
 
     def forced(self, limit: int) -> list[int]:
-        """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
         return [*islice(self._given, limit)] or super().forced(limit)
 
 
@@ -118,7 +111,6 @@ class ReplayingSampler(RecordingSampler):
         self._expected = expected
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
-        """The token at `position` of the sequence, chosen from row `row` of `step`."""
         number = len(self.rows)
         token = super().pick(step, row, position, drawn)
         if token != self._expected[number]:
@@ -126,7 +118,6 @@ class ReplayingSampler(RecordingSampler):
         return token
 
     def forced(self, limit: int) -> list[int]:
-        """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
         start = len(self.rows)
         return [*self._expected[start : start + limit]]
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.sampling.gbnf_lark import lark_of
-from trigraph.runtime.sampling.guidance import compile_error, library, plain
+from trigraph.runtime.sampling.guidance import library, plain, verdict
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
 from trigraph.runtime.sampling.references import check_lark
 from trigraph.runtime.sampling.turns import BusyError
@@ -41,7 +41,7 @@ class Constraint(ABC):
                 check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
                 if len(getattr(self, field.name)) > self.longest:
                     raise self._fault(f"it has more than {self.longest:,} characters")
-        if (error := compile_error(self.grammar())) is not None:
+        if (error := verdict(self.grammar()).message) is not None:
             raise self._fault(error)
 
     @abstractmethod

@@ -64,11 +64,6 @@ def verdict(grammar: str, *, whole: bool = True) -> Verdict:
     return judged if judged.message is None else judged._replace(message=plain(judged.message))
 
 
-def compile_error(grammar: str) -> str | None:
-    """Why a grammar, as llguidance writes it, cannot be used; None when it can."""
-    return verdict(grammar).message
-
-
 def matcher(grammar: str, vocabulary: LLTokenizer) -> LLMatcher:
     """What follows the tokens of a grammar, which has stood its trial.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trigraph.models.errors import quote
 from trigraph.runtime.sampling.closed_objects import ClosedObjects
-from trigraph.runtime.sampling.guidance import compile_error, library, verdict
+from trigraph.runtime.sampling.guidance import library, verdict
 from trigraph.runtime.sampling.references import check_references
 from trigraph.runtime.sampling.text_formats import FORMATS
 from trigraph.runtime.sampling.trial import SECONDS
@@ -74,11 +74,11 @@ def enforced(schema: Mapping[str, Any], options: Mapping[str, Any] = MappingProx
     schema_enforced = relaxation.relaxed(schema, "")
     assert isinstance(schema_enforced, dict)
     check_references(schema_enforced)
-    error = compile_error(grammar_of(schema_enforced, options))
+    error = verdict(grammar_of(schema_enforced, options)).message
     if error is None:
         return Enforced(schema_enforced, {**options}, tuple(relaxation.notes))
     options = {**options, "coerce_one_of": True}
-    if "oneOf" not in error or (error := compile_error(grammar_of(schema_enforced, options))) is not None:
+    if "oneOf" not in error or (error := verdict(grammar_of(schema_enforced, options)).message) is not None:
         raise ValueError(error)
     note = Note("", "oneOf", "may be kept to by more than one alternative")
     return Enforced(schema_enforced, options, (*relaxation.notes, note))

@@ -83,7 +83,4 @@ class Thought:
 
     def _check_budget(self) -> None:
         if self._open and not self._forced and self._left is not None and self._left <= 0:
-            self._close()
-
-    def _close(self) -> None:
-        self._forced = deque([*self._tokens.before, self._tokens.end, *self._tokens.after])
+            self._forced = deque([*self._tokens.before, self._tokens.end, *self._tokens.after])

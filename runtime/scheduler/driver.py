@@ -62,14 +62,12 @@ class Driver:
         # woken when the next round has been enqueued, and the device does not wait for what they do.
         self._to_wake = deque[Completion]()
         self._wakes_late = model.device.while_waiting(partial(_wake, self._to_wake))
-        self._steps_lock, self._vision = model.steps.lock, model.vision
-        self._sequences = model.steps.state.sequences
-        self._pages = model.steps.state.pages.size
-        self._page_size = model.steps.state.limits.page_size
+        self._steps, self._vision = model.steps, model.vision
         self._marks: SimpleQueue[_Mark] = SimpleQueue()  # whose `put` may interrupt another one
         self._thread: threading.Thread | None = None
         self._lock = threading.RLock()  # of what begins and ends the thread; a finalizer may submit a request
-        self._closed = False
+        self.closed = False
+        """Whether it takes no more requests."""
         self._in_round = False
         self._process = os.getpid()
         _drivers.add(self)
@@ -80,15 +78,16 @@ class Driver:
         active = self.scheduler.active
         sequences = [request.sequence for request in active]
         held = sum(sequence.page_count for sequence in sequences if sequence is not None)
-        usage = min(1.0, held / self._pages)
-        return EngineLoad(len(active), len(self._waiting), usage, self._pages, self._page_size, self._sequences)
+        state = self._steps.state
+        pages, size = state.pages.size, state.limits.page_size
+        return EngineLoad(len(active), len(self._waiting), min(1.0, held / pages), pages, size, state.sequences)
 
     def enter(self, handle: Handle) -> None:
         """Queues a request. Raises QueueFullError, or TrigraphError when the engine is closed."""
         assert handle.request is not None  # until it is done
         with deferred(signal.SIGINT), self._lock:
             self._start()
-            self._waiting.enter(handle.request, self._sequences - len(self.scheduler.active))
+            self._waiting.enter(handle.request, self._steps.state.sequences - len(self.scheduler.active))
         self.wake()
 
     def cancel(self, handle: Handle, reason: str | None) -> None:
@@ -138,7 +137,7 @@ class Driver:
         if os.getpid() != self._process:
             return
         with deferred(signal.SIGINT), self._lock:
-            self._closed, thread = True, self._thread
+            self.closed, thread = True, self._thread
         self.wake()
         if thread is not None and not self._is_current():
             thread.join()
@@ -150,14 +149,14 @@ class Driver:
 
         Called by the engine's thread alone. `mark`: one that it has taken out of the queue.
         """
-        with self._steps_lock:
+        with self._steps.lock:
             self._in_round = True
             if mark is not None:
                 self._act(mark)
             for _ in range(self._marks.qsize()):
                 self._act(self._marks.get_nowait())
             came_on: object = None
-            if self._closed:
+            if self.closed:
                 self.scheduler.fail(TrigraphError("the engine was closed before the completion was done"))
             elif self.scheduler.active or self._waiting:
                 came_on = self._act(self.scheduler.round)
@@ -170,11 +169,6 @@ class Driver:
         if not (self.scheduler.active or self._waiting):
             return None
         return 0 if came_on else _PAUSE
-
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no more requests."""
-        return self._closed
 
     def _act(self, mark: _Mark) -> object:
         try:
@@ -190,7 +184,7 @@ class Driver:
     def _start(self) -> None:
         """Starts the thread, unless it runs."""
         self.check()
-        if self._closed:
+        if self.closed:
             raise TrigraphError("the engine is closed; load the model again")
         if self._thread is None:
             marks = self._marks

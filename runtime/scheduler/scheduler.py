@@ -13,7 +13,7 @@ from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.device.memory import RetryError
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.device_executor import DeviceExecutor
-from trigraph.runtime.execution.executor import Executor, HostExecutor
+from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.guide import wait_for_any
@@ -59,7 +59,7 @@ class Scheduler:
         # A verify's tokens, and the drafts that it is of; the verify, a chain of drafts, and a block.
         most = 2 * steps.state.sequences * steps.max_pending
         sampler = self._model.device.sampler(most, steps.max_pending + 1, steps.vocab)
-        return HostExecutor(steps) if sampler is None else DeviceExecutor(steps, sampler)
+        return Executor(steps) if sampler is None else DeviceExecutor(steps, sampler)
 
     @property
     def active(self) -> tuple[Request, ...]:

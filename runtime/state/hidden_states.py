@@ -11,13 +11,8 @@ class HiddenRows:
 
     def __init__(self, width: int) -> None:
         self._rows = np.zeros((16, width), np.float32)
-        self._first = -1
+        self.start = -1  # position of the oldest row
         self._count = 1
-
-    @property
-    def start(self) -> int:
-        """Position of the oldest row."""
-        return self._first
 
     def append(self, rows: NDArray[np.float32]) -> None:
         """Copies `rows` [n, hidden] of the next n positions."""
@@ -30,7 +25,7 @@ class HiddenRows:
     def restart(self, position: int, row: NDArray[np.float32]) -> None:
         """Forgets everything but `row` [hidden], the hidden state of `position`."""
         self._rows[0] = row
-        self._first, self._count = position, 1
+        self.start, self._count = position, 1
 
     def restore(self, position: int, rows: NDArray[np.float32]) -> None:
         """Forgets everything but `rows` [n, hidden], the first of them of `position`."""
@@ -39,17 +34,17 @@ class HiddenRows:
 
     def keep(self, start: int, stop: int) -> None:
         """Forgets the positions outside `start` .. `stop` - 1."""
-        if start > self._first:
+        if start > self.start:
             # The two ranges may overlap: NumPy copes with that.
             self._rows[: stop - start] = self.span(start, stop)
-        self._first, self._count = start, stop - start
+        self.start, self._count = start, stop - start
 
     def span(self, start: int, stop: int) -> NDArray[np.float32]:
         """The rows of positions `start` .. `stop` - 1, as a view [stop - start, hidden]."""
-        return self._rows[start - self._first : stop - self._first]
+        return self._rows[start - self.start : stop - self.start]
 
     def copy(self) -> HiddenRows:
         """An independent copy."""
         other = HiddenRows(self._rows.shape[1])
-        other._rows, other._first, other._count = self._rows.copy(), self._first, self._count
+        other._rows, other.start, other._count = self._rows.copy(), self.start, self._count
         return other

@@ -65,14 +65,6 @@ class CudaArray:
         """All of it as another type, in the host's memory."""
         return self.copy().astype(dtype)
 
-    def part(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
-        """An array in this memory from byte `start` on."""
-        return CudaArray(self._library, shape, dtype, self, start)
-
-    def copy_row(self, source: int, target: int) -> None:
-        """self[target] = self[source], on the device."""
-        self._library.copy(self.row(target), self.row(source), self.row_bytes)
-
     def row(self, index: int) -> int:
         """The address of a row."""
         if not 0 <= index < len(self):

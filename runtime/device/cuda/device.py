@@ -73,7 +73,7 @@ class CudaDevice(Device):
         return CudaArray(self.functions, shape, dtype)
 
     def part(self, memory: CudaArray, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
-        return memory.part(start, shape, dtype)
+        return CudaArray(self.functions, shape, dtype, memory, start)
 
     def bind(self, io: ort.IOBinding, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> None:
         place = self.functions.memory_name, self.functions.number
@@ -82,7 +82,7 @@ class CudaDevice(Device):
                 bind(name, *place, memory.dtype, memory.shape, memory.address)
 
     def copy_row(self, memory: CudaArray, source: int, target: int) -> None:
-        memory.copy_row(source, target)
+        self.functions.copy(memory.row(target), memory.row(source), memory.row_bytes)
 
     def exchanges(self) -> Callable[[Mapping[str, CudaArray], Mapping[str, CudaArray]], Exchange]:
         return partial(CudaExchange, self.functions, Staging(self.functions))

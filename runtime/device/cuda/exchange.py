@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.runtime.device.cuda.array import CudaArray
 from trigraph.runtime.device.cuda.library import CudaLibrary
-from trigraph.runtime.device.device_memory import PinnedArray
+from trigraph.runtime.device.device_memory import pinned_array
 from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange
 
 # Of others, rows are fetched when asked for.
@@ -60,7 +60,7 @@ class Staging:
         return self._results
 
     def _block(self, nbytes: int) -> _Block:
-        memory = PinnedArray(self._library, (1 << nbytes.bit_length(),), np.dtype(np.uint8)).array
+        memory = pinned_array(self._library, (1 << nbytes.bit_length(),), np.dtype(np.uint8))
         return _Block(memory, memory.ctypes.data)
 
 
@@ -85,7 +85,7 @@ class CudaExchange(Exchange):
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """Arrays to fill in; in each step all of them. Arrays that no copy in flight reads."""
+        """Arrays to fill in that no copy in flight reads."""
         if self._block is None or self._block.filled_by is not self:
             self._block = self._staging.take(self._size, self)
         return self.sent

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trigraph.runtime.device.cuda.array import CudaArray
 from trigraph.runtime.device.cuda.library import CudaLibrary
-from trigraph.runtime.device.device_memory import PinnedArray
+from trigraph.runtime.device.device_memory import pinned_array
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.sampler import Sample, SamplingParameters
 
@@ -36,9 +36,9 @@ class CudaSampler:
     def __init__(self, library: CudaLibrary, most: int, steps: int, vocab: int) -> None:
         """`most` draws of a round, after at most `steps` steps, from at most `vocab` logits each."""
         self._library = library
-        self._given = PinnedArray(library, (most,), _DRAW).array
+        self._given = pinned_array(library, (most,), _DRAW)
         self._draws = CudaArray(library, (most,), _DRAW)
-        self._found = PinnedArray(library, (most,), np.dtype(np.int64)).array
+        self._found = pinned_array(library, (most,), np.dtype(np.int64))
         self._tokens = CudaArray(library, (most,), np.dtype(np.int64))
         self._events = [library.make_event() for _ in range(steps + 1)]
         for event in self._events:
@@ -54,12 +54,11 @@ class CudaSampler:
         return parameters.temperature == 0 or 0 < parameters.top_k <= self._most_top_k
 
     def begin(self, samples: Sequence[Sample]) -> None:
-        """Takes all samples of a round. They are sent behind its first step, as the device has work by then."""
+        """The samples are sent behind the round's first step, as the device has work by then."""
         self._samples, self._next, self._marked = samples, 0, 0
         self._mark()
 
     def sample(self, exchange: Exchange, rows: int) -> None:
-        """Enqueues the next samples behind the step."""
         self._send()
         logits, tokens = exchange.result("logits"), exchange.result("tokens")
         scratch = 0 if self._scratch is None else self._scratch.address
@@ -70,7 +69,6 @@ class CudaSampler:
         self._mark()
 
     def walk(self, exchange: Exchange, walks: Sequence[tuple[int, int]]) -> None:
-        """Enqueues the next samples behind a block drafter's run."""
         self._send()
         candidates, edges = exchange.result("candidates"), exchange.result("edges")
         sizes = edges.shape[2], edges.shape[1]

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 
 from trigraph.runtime.device.cuda.library import CudaLibrary
-from trigraph.runtime.device.device_memory import PinnedArray
+from trigraph.runtime.device.device_memory import pinned_array
 from trigraph.runtime.device.heap import release
 
 _ALIGNMENT = 256  # of cudaMalloc
@@ -94,7 +94,7 @@ class _Upload:
 
     def __init__(self, library: CudaLibrary) -> None:
         self._library = library
-        self._pieces = [PinnedArray(library, (_PIECE,), np.dtype(np.uint8)).array for _ in range(2)]
+        self._pieces = [pinned_array(library, (_PIECE,), np.dtype(np.uint8)) for _ in range(2)]
         self._events = [library.make_event() for _ in self._pieces]
         for event in self._events:
             weakref.finalize(self, library.free_event, event)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_function
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.device_memory import DeviceMemory, PinnedArray
+from trigraph.runtime.device.device_memory import DeviceMemory, pinned_array
 from trigraph.runtime.device.parts.expert_counts import Counts, read_counts, write_counts
 from trigraph.runtime.device.parts.placement import GpuShare, first_slots
 
@@ -84,8 +84,8 @@ class MovingExperts:
         self._row_bytes = 4 * shape[1]
         self._tables = device.allocate(shape[0] * self._row_bytes)
         weakref.finalize(self, device.free, self._tables, False)
-        self._pinned = PinnedArray(device, shape, np.dtype(np.int32)).array
-        self._staging = PinnedArray(device, (largest,), np.dtype(np.uint8)).array
+        self._pinned = pinned_array(device, shape, np.dtype(np.int32))
+        self._staging = pinned_array(device, (largest,), np.dtype(np.uint8))
         self._copied = device.make_event()
         weakref.finalize(self, device.free_event, self._copied)
         self._queue: deque[tuple[SharedLayer, int, int]] = deque()

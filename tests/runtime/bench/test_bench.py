@@ -17,12 +17,12 @@ from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.runtime.bench import BenchOptions, bench
-from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.completions import greedy_completion
 from trigraph.runtime.bench.experts import ExpertCounter
-from trigraph.runtime.bench.machine import measure_machine
+from trigraph.runtime.bench.machine import Bandwidth, measure_machine
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import seconds
+from trigraph.runtime.device.read_rate import memory_reader
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.requests.draft_length import DraftLength
@@ -88,7 +88,7 @@ def test_multiply_rates_are_of_the_size_that_a_matrix_product_reaches(operator_l
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_bandwidth_is_measured_pass_by_pass(operator_library: Path, threads: int) -> None:
-    bandwidth = memory_bandwidth(threads)
+    bandwidth = Bandwidth(memory_reader(threads))
     assert [bandwidth.measure(), bandwidth.measure()] == bandwidth.passes
     assert all(0.01 < rate < 1e5 for rate in bandwidth.passes)
 
@@ -193,7 +193,7 @@ def test_steps_are_divided_by_the_floor_of_their_own_turn(
 ) -> None:
     rates = [float(n) for n in range(1, 10)]
     ahead = iter(rates)
-    monkeypatch.setattr("trigraph.runtime.bench.run.memory_bandwidth", lambda _: Bandwidth(lambda: 1e-6 * next(ahead)))
+    monkeypatch.setattr("trigraph.runtime.bench.run.memory_reader", lambda _: lambda: 1e3 * next(ahead))
     options = BenchOptions(prompt=4, tokens=0, verify_tokens=(1,), repetitions=2)
     report = bench(packages("tiny-moe", "F32"), options)
     assert next(ahead, None) is None

@@ -16,8 +16,8 @@ from support.machine import MACHINE
 from support.models.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench import BenchOptions, RequestOptions, RequestReport, bench, bench_requests
-from trigraph.runtime.bench.bandwidth import Bandwidth
 from trigraph.runtime.bench.load import Load, Served, Turn
+from trigraph.runtime.bench.machine import Bandwidth
 from trigraph.runtime.bench.own_server import OwnServer
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.request_result import Ratio, percentile, ratio, summary
@@ -89,7 +89,7 @@ def test_engines_serve_the_same_loads_in_rotating_order() -> None:
     log: list[tuple[str, Load]] = []
     servers = [FakeServer("trigraph", log, 1.0), FakeServer("peer", log, 4.0)]
     options = RequestOptions(3, prompt=12, tokens=5, shared_prefix=4, repetitions=2)
-    taken = take_turns(servers, options, 2, RandomTokens(1000), Bandwidth(lambda: 7.0))
+    taken = take_turns(servers, options, 2, RandomTokens(1000), Bandwidth(lambda: 7e9))
     loads = [(name, load) for name, load in log if len(load.prompts) == 3]
     assert [name for name, _ in loads] == ["trigraph", "peer", "peer", "trigraph"]
     assert loads[0][1] == loads[1][1] and loads[2][1] == loads[3][1]
@@ -240,7 +240,7 @@ def test_the_floor_is_that_of_a_decode_of_as_many_sequences(
     packages: Packages, operator_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = packages("tiny-moe", "F32")
-    monkeypatch.setattr("trigraph.runtime.bench.run.memory_bandwidth", lambda _: Bandwidth(lambda: 1e-6))
+    monkeypatch.setattr("trigraph.runtime.bench.run.memory_reader", lambda _: lambda: 1e3)
     options = RequestOptions(2, concurrency=(2,), prompt=12, tokens=8, repetitions=1, draft_tokens=(0,))
     (result,) = bench_requests(folder, options).results
     steps = bench(

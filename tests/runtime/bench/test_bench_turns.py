@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from trigraph.runtime.bench import BenchOptions
-from trigraph.runtime.bench.bandwidth import Bandwidth
+from trigraph.runtime.bench.machine import Bandwidth
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.timer import Timer
 
@@ -38,7 +38,7 @@ class Recorder:
 def test_engines_are_first_in_turn() -> None:
     calls: list[str] = []
     engines = [Recorder(name, calls) for name in "abc"]
-    timer = Timer(BenchOptions(prompt=4, repetitions=2, verify_tokens=(1,)), Bandwidth(lambda: 1.0), RandomTokens(50))
+    timer = Timer(BenchOptions(prompt=4, repetitions=2, verify_tokens=(1,)), Bandwidth(lambda: 1e9), RandomTokens(50))
     for taken, steps in ((timer.prefills, "abcbcacab"), (timer.steps, "aabbccbbccaaccaabb")):  # with a step to wake
         timings = list(taken(engines))
         assert "".join(calls) == steps

@@ -265,7 +265,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     path.write_bytes(file_bytes([[0, 1, 2]], [[np.zeros(5, np.float32)]], 5))
     with pytest.raises(TrigraphError, match="has logits of 5 tokens, but the model has 258"):
         score(engine_of(chaotic(VOCAB))[0], None, 3, reference=SavedLogits(path))
-    with pytest.raises(TrigraphError, match="cannot write"):
+    with pytest.raises(TrigraphError, match="cannot be written"):
         score(engine_of(chaotic(VOCAB))[0], TEXT, CONTEXT, save=tmp_path / "no" / "base.kld")
     broken, _ = engine_of(lambda history: np.full(VOCAB, np.nan, np.float32))
     with pytest.raises(TrigraphError, match="behind token 8 of window 0 are not finite; nothing is saved"):

@@ -17,7 +17,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.drafting.choice import Candidates, Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.execution.executor import HostExecutor, SequencePlan
+from trigraph.runtime.execution.executor import Executor, SequencePlan
 from trigraph.runtime.execution.results import BlockResult
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.sampling.sampling import Sampler
@@ -93,11 +93,11 @@ def test_a_walk_follows_the_candidates_that_were_taken(monkeypatch: pytest.Monke
     sequence = steps.new_sequence()
     monkeypatch.setattr(steps, "draft_block", lambda sequences, tokens: BlockResult(candidates, edges))
     part = SequencePlan(sequence, [1], 3, guess=lambda *asked: 0, block=True)
-    drafts, runs = HostExecutor(steps).draft([part._replace(drafts=0), part])
+    drafts, runs = Executor(steps).draft([part._replace(drafts=0), part])
     assert drafts == [[], [12, 21, 30]]
     assert [(run.rows, run.sequences) for run in runs] == [(4, 1)]
-    assert HostExecutor(steps).draft([part._replace(drafts=2)])[0] == [[12, 21]]
-    assert HostExecutor(steps).draft([part._replace(floor=0.7)])[0] == [[]]
+    assert Executor(steps).draft([part._replace(drafts=2)])[0] == [[12, 21]]
+    assert Executor(steps).draft([part._replace(floor=0.7)])[0] == [[]]
 
 
 def test_several_requests_share_a_run() -> None:

@@ -15,7 +15,7 @@ from trigraph.runtime import Options, load
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.device_executor import DeviceExecutor
-from trigraph.runtime.execution.executor import Executor, HostExecutor
+from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.draft_length import DraftLength
@@ -25,7 +25,7 @@ from trigraph.runtime.scheduler.speculation import decode, decode_round
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 VOCAB = 23
-EXECUTORS = {"host": HostExecutor, "device": device_executor}
+EXECUTORS = {"host": Executor, "device": device_executor}
 Maker = Callable[[Steps], Executor]
 
 
@@ -69,7 +69,7 @@ def alone(number: int) -> tuple[list[int], list[list[int]]]:
     """The tokens of a request that shares no step, and those of its rounds."""
     steps = model().steps(context=128)
     single, completion = request(steps, number)
-    for _ in decode(HostExecutor(steps), [single], Governor()):
+    for _ in decode(Executor(steps), [single], Governor()):
         pass
     return completion.ids, [finished.tokens for finished in single.completion.rounds]
 

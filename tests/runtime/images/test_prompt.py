@@ -15,7 +15,7 @@ from support.pictures.image_prompts import hf_processor, hf_prompt
 from support.pictures.pictures import pixels
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
-from trigraph.models.rope_positions import ImageSpan
+from trigraph.models.rope_positions import ImageSpan, positions
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.images import decoder_process
 from trigraph.runtime.images.image import ResizedImage
@@ -94,10 +94,10 @@ def test_transformers(tokenizer: Tokenizer, processor: Any, name: str, conversat
         given, images = without_images(messages)
         seen = [resized(image) for image in images]
         found = prompt_with_images(template.render(given, variables=variables), tokenizer, seen)
-        ids, positions = hf_prompt(processor, template.source, messages, variables)
+        ids, theirs = hf_prompt(processor, template.source, messages, variables)
         assert list(found.ids) == ids
-        np.testing.assert_array_equal(found.positions, positions)
-        assert found.shift == positions.max() + 1 - len(ids)
+        np.testing.assert_array_equal(positions(len(ids), found.images), theirs)
+        assert sum(image.shift for image in found.images) == theirs.max() + 1 - len(ids)
 
 
 def test_places(tokenizer: Tokenizer) -> None:
@@ -105,7 +105,7 @@ def test_places(tokenizer: Tokenizer) -> None:
     pad = tokenizer.id_of("<|image_pad|>")
     assert found.images == (ImageSpan(1, 2, 3), ImageSpan(8, 1, 1))
     assert [token == pad for token in found.ids] == [False, *[True] * 6, False, True]
-    assert found.positions[:, -2:].tolist() == [[4, 5]] * 3 and found.shift == -3
+    assert positions(len(found.ids), found.images)[:, -2:].tolist() == [[4, 5]] * 3
     assert prompt_with_images("ab", tokenizer, []) == ImagePrompt(tuple(tokenizer.encode("ab")))
 
 
@@ -119,7 +119,7 @@ def test_a_vocabulary_without_images(tiny_gguf: Path) -> None:
     tokenizer = Tokenizer(tokenizer_json(GGUFFile.open(tiny_gguf).metadata))
     with pytest.raises(TrigraphError, match=r"has no token <\|image_pad\|>; leave the images out"):
         prompt_with_images("a", tokenizer, [blank(1, 1)])
-    assert prompt_with_images("a", tokenizer, []).shift == 0
+    assert prompt_with_images("a", tokenizer, []).images == ()
 
 
 def test_the_template_sees_no_data(tokenizer: Tokenizer) -> None:

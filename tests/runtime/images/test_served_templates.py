@@ -17,6 +17,7 @@ from support.pictures.image_prompts import hf_processor, hf_prompt
 from support.pictures.pictures import encode, pixels
 from support.servers.scripted import serving
 from support.servers.seeing_server import Seeing
+from trigraph.models.rope_positions import positions
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.server.settings import Settings
@@ -104,8 +105,8 @@ def test_turns(tokenizer: Tokenizer, processor: Any, name: str, thinking: bool |
                 else message
                 for message in spoken(messages, hf_part)
             ]
-            ids, positions = hf_prompt(processor, engine.chat_template().source, shown, variables)
-            assert list(prompt.ids) == ids and (prompt.positions == positions).all()
+            ids, theirs = hf_prompt(processor, engine.chat_template().source, shown, variables)
+            assert list(prompt.ids) == ids and (positions(len(ids), prompt.images) == theirs).all()
             assert found.usage.prompt_tokens == len(ids)
             assert ids[: len(known)] == known, "the turn before left a checkpoint that does not begin this one"
             last = max(engine.checkpoints[-1])

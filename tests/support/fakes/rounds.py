@@ -80,7 +80,7 @@ def queued(engine: Engine, prompt: list[int], options: Options, **others: object
     request = new_request(driver, engine.model, prompt, options, **others)  # type: ignore[arg-type]
     if request.request is not None:
         request._begun = True
-        driver._waiting.enter(request.request, driver._sequences - len(driver.scheduler.active))
+        driver._waiting.enter(request.request, driver._steps.state.sequences - len(driver.scheduler.active))
     return request
 
 

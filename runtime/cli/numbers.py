@@ -1,4 +1,4 @@
-"""Values of options that have one for each GPU."""
+"""Options that are several numbers, with commas between them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import parse_bytes
 
 
+def parse_counts(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers; none of an empty text."""
+    try:
+        return tuple(int(number) for number in text.split(",") if text)
+    except ValueError:
+        raise TrigraphError(f"{option} {text}: give comma-separated numbers, such as 1,2,4,8") from None
+
+
 def parse_sizes(option: str, text: str | None) -> list[int] | None:
-    """Numbers of `parse_bytes` between commas; None where the option is not given."""
+    """Numbers of `parse_bytes`, one for each GPU; None where the option is not given."""
     return None if text is None else [parse_bytes(option, part) or 0 for part in text.split(",")]
 
 
 def parse_shares(option: str, text: str | None) -> list[float] | None:
-    """Numbers between commas; None where the option is not given."""
+    """Numbers, one for each GPU; None where the option is not given."""
     try:
         return None if text is None else [float(part) for part in text.split(",")]
     except ValueError:
