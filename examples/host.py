@@ -86,5 +86,7 @@ class Host:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     ids = [int(number) for number in sys.argv[3].split(",")]
     print(*Host(Path(sys.argv[1]), sys.argv[2], len(ids) + TOKENS + 8).decode(ids))

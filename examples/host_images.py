@@ -38,6 +38,8 @@ def table_of(places: Any, rows: int, columns: int, side: int) -> tuple[Any, Any]
 
 def see(host: Host, image: Image.Image) -> tuple[Any, int, int]:
     """Rows of an image's tokens, and how many rows and columns of tokens there are."""
+    if "images" not in host.manifest["features"]:
+        sys.exit("error: the package has no vision.onnx; export the model with its mmproj-*.gguf")
     tower = host.manifest["images"]["tower"]
     patches, rows, columns = patches_of(image, tower["mean"], tower["std"])
     grid = np.indices((2 * rows, 2 * columns), np.int32).reshape(2, rows, 2, columns, 2).transpose(0, 1, 3, 2, 4)
@@ -67,4 +69,6 @@ def main(package: str, library: str, file: str, prompt: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -123,7 +123,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     if (architecture := ARCHITECTURES.get(name)) is None:
         raise TrigraphError(
             f"{file.paths[0]}: architecture {quote(name)} is not supported; "
-            f"use a model of one of {', '.join(ARCHITECTURES)}"
+            f"use a file of Qwen3.5, 3.6, 3.8 or Qwen3-Next ({', '.join(ARCHITECTURES)})"
         )
     keys = Keys(file, f"{name}.")
     _check_neutral(keys)

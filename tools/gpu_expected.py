@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 COUNTED = "instructions and bytes"
-"""docs/explanation/cuda.md, Counted since."""
+"""docs/explanation/cuda-counts.md."""
 COPIED = "bytes at 50 and 25 GB/s"
 """docs/explanation/cuda.md, Experts on both sides."""
 READ = "bytes at 41 to 60 GB/s"

@@ -87,7 +87,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    help="Speculative decoding of hybrid Gated-DeltaNet models from GGUF files on ONNX Runtime.",
+    help="Run GGUF files of Qwen3.5, 3.6, 3.8 and Qwen3-Next, with lossless speculative decoding.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

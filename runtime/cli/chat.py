@@ -52,7 +52,7 @@ class Terminal:
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
             "image": ("FILE", "show an image with the next message", self._image),
             "regen": ("", "regenerate the last reply with another seed", self._regenerate),
-            "reset": ("", "start over, as where the context is full; the system message stays", self._reset),
+            "reset": ("", "start over; the system message stays", self._reset),
             "save": ("FILE", "save the conversation and its state", self._save),
             "load": ("FILE", "resume a saved conversation", self._load),
             "stats": ("", "statistics of the last reply, and context usage", self._stats),

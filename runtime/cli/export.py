@@ -79,8 +79,10 @@ def export(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
 ) -> None:
-    """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file, and vision.onnx if it has a vision tower; the
-    weights stay in that file."""
+    """Write the graphs of a GGUF file: prefill.onnx, draft.onnx, verify.onnx, and vision.onnx for a vision tower.
+
+    Weights stay in the GGUF file.
+    """
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     given = given_model(model, hub)

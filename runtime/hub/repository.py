@@ -59,7 +59,7 @@ class ModelName:
                 f"{text}: this is a name of Ollama's; write ollama:{text} if Ollama has pulled it, or give a "
                 f"repository of GGUF files, such as {repository}"
             )
-        raise TrigraphError(f"{text}: write USER/REPO or USER/REPO:QUANT, such as unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M")
+        raise TrigraphError(f"{text}: write USER/REPO or USER/REPO:QUANT, such as unsloth/Qwen3.6-27B-MTP-GGUF:Q4_K_M")
 
 
 def is_name(text: str) -> bool:

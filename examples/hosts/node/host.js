@@ -128,6 +128,10 @@ const { values, positionals } = parseArgs({
   },
 });
 const [folder, ...lists] = positionals;
+if (!lists.length) {
+  console.error("usage: node host.js PACKAGE [--tokens N] [--drafts N] ID,ID,... ...");
+  process.exit(1);
+}
 const [wanted, drafts] = [Number(values.tokens), Number(values.drafts)];
 
 const host = await Host.open(folder, drafts);
