@@ -1,5 +1,4 @@
-"""Options that commands do not have: those of llama.cpp, Ollama and vLLM, and ours of former times, each with what to
-use."""
+"""Options that commands do not have: those of llama.cpp, Ollama and vLLM, each with what to use."""
 
 from __future__ import annotations
 
@@ -105,6 +104,11 @@ _OTHERS: tuple[tuple[str, str, str | None], ...] = (
         "not needed: drafts are computed where the model is",
         "--draft-model",
     ),
+    (
+        "--draft-p-min --spec-draft-p-min",
+        "not needed: drafts are made where they pay; --draft-tokens fixes their number",
+        "--draft-tokens",
+    ),
     ("-hfd --hf-repo-draft", "download the drafter, and name its file with --draft-model", "--draft-model"),
     (
         "--draft --draft-n --draft-max --draft-min --spec-draft-n-max --spec-draft-n-min --num-speculative-tokens",
@@ -140,6 +144,11 @@ _OTHERS: tuple[tuple[str, str, str | None], ...] = (
     ("-r --reverse-prompt", "use --stop", "--stop"),
     ("-l", "use --logit-bias", "--logit-bias"),
     ("--repetition-penalty", "use --repeat-penalty", "--repeat-penalty"),
+    (
+        "--repeat-last-n",
+        "penalties consider as many tokens as the model asks for, or 64; requests to serve may set repeat_last_n",
+        "--repeat-penalty",
+    ),
     ("-jf --json-schema-file --format", "use -j, which takes a file, too", "--json-schema"),
     ("--grammar-file", "use --grammar", "--grammar"),
     ("--samplers --sampling-seq --sampler-seq", "the order is penalties, temperature, top-k, top-p, min-p", "--top-k"),
@@ -182,6 +191,11 @@ _OTHERS: tuple[tuple[str, str, str | None], ...] = (
     ),
     ("-p --prompt -f --file --image", "requests bring their prompts; --port is the port", "--host"),
     ("-sys --system-prompt --system -sysf --system-prompt-file", "requests bring their system messages", "--host"),
+    (
+        "-j --json-schema -jf --json-schema-file --grammar --grammar-file --regex",
+        "requests ask for a form: response_format, json_schema, grammar or structured_outputs",
+        "--host",
+    ),
     ("--no-models-autoload", "not needed: models are loaded when requests ask for them", "--idle-minutes"),
     (
         "--guided-decoding-backend --structured-outputs-config --grammar-backend",
@@ -214,43 +228,12 @@ _OTHERS: tuple[tuple[str, str, str | None], ...] = (
     ("-o --output", "use --json", "--json"),
     ("--outtype --quantize --quant --dtype", "not needed: weights stay as they are in the GGUF file", "--out"),
     ("--type --ftype --dtype", "use --quant", "--quant"),
-    ("--kl-divergence", "not needed: --against FILE compares with the logits in it", "--against"),
-    ("--kl-divergence-base --save-all-logits", "--save-logits writes the file, and --against reads it", "--against"),
-)
-# Ours that are gone.
-_GONE: tuple[tuple[str, str, str | None], ...] = (
-    ("--hnorm", "not needed: the MTP head norms all residual streams as one row", None),
-    ("--tower-activations", "not needed: vision towers compute with float32 activations", None),
-    (
-        "--checkpoint-memory",
-        "cached states may take half as much as --kv-memory; unless that is given, a quarter of the free memory",
-        "--kv-memory",
-    ),
-    (
-        "--repeat-last-n",
-        "penalties consider as many tokens as the model asks for, or 64; requests to serve may set repeat_last_n",
-        "--repeat-penalty",
-    ),
-    (
-        "--draft-p-min --spec-draft-p-min",
-        "not needed: drafts are made where they pay; --draft-tokens fixes their number",
-        "--draft-tokens",
-    ),
-    (
-        "--drafter",
-        "not needed: the MTP head and repetitions of the text both draft; --no-spec turns drafts off",
-        "--no-spec",
-    ),
-    (
-        "-j --json-schema -jf --json-schema-file --grammar --grammar-file --regex",
-        "requests ask for a form: response_format, json_schema, grammar or structured_outputs",
-        "--host",
-    ),
-    ("--versus", "use --against", "--against"),
     ("-p --prompt", "-f names the text; - reads stdin", "--chunks"),
     ("--hellaswag --winogrande --multiple-choice --tasks", "lm_eval runs tasks on 'trigraph serve'", "--chunks"),
     ("--mtp -md --draft-model", "not needed: a score makes no drafts", "--chunks"),
     ("--device", "'trigraph doctor --device' says whether a device can be used", "--graph"),
+    ("--kl-divergence", "not needed: --against FILE compares with the logits in it", "--against"),
+    ("--kl-divergence-base --save-all-logits", "--save-logits writes the file, and --against reads it", "--against"),
 )
 # Commands of others, and what to do instead.
 _COMMANDS: tuple[tuple[str, str], ...] = (
@@ -287,7 +270,7 @@ def remedy_of_command(name: str) -> str | None:
 
 def remedy(name: str, ours: Collection[str]) -> str | None:
     """What to do in place of an unknown option, in a command with the options `ours`; None where none is known."""
-    for names, sentence, needed in (*_OTHERS, *_GONE):
+    for names, sentence, needed in _OTHERS:
         if name in names.split() and (needed is None or needed in ours):
             return sentence
     return None

@@ -98,24 +98,16 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
             ["run", "x.gguf", "--repeat-last-n", "32"],
             "unknown option --repeat-last-n: penalties consider",
         ),
-        (
-            ["run", "x.gguf", "--checkpoint-memory", "1G"],
-            "unknown option --checkpoint-memory: cached states",
-        ),
         (["run", "x.gguf", "--draft-p-min", "0.5"], "unknown option --draft-p-min: not needed"),
-        (["serve", "x.gguf", "--drafter", "mtp"], "unknown option --drafter: not needed: the MTP head and repetitions"),
         (["serve", "x.gguf", "-j", "{{}}"], "unknown option -j: requests ask for a form: response_format"),
-        (["export", "x.gguf", "--hnorm", "streams"], "unknown option --hnorm: not needed"),
-        (["export", "x.gguf", "--tower-activations", "int8"], "unknown option --tower-activations: not needed"),
         (["perplexity", "x.gguf", "--mtp", "y.gguf"], "unknown option --mtp: not needed: a score makes no drafts"),
         (["perplexity", "x.gguf", "-md", "y.gguf"], "unknown option -md: not needed: a score makes no drafts"),
-        (["perplexity", "x.gguf", "--versus", "float32"], "unknown option --versus: use --against"),
         (
             ["perplexity", "x.gguf", "--kl-divergence-base", "y"],
             "--save-logits writes the file, and --against reads it",
         ),
         (["inspect", "x.gguf", "--device", "cuda"], "unknown option --device: 'trigraph doctor --device' says whether"),
-        (["serve", "--config", "{tmp}/old.toml"], "unknown option 'checkpoint-memory': cached states may take half"),
+        (["serve", "--config", "{tmp}/old.toml"], "unknown option 'max-model-len': use --ctx-size"),
         (["export", "x.gguf", "-r", "y"], "unknown option -r: 'trigraph export --help' lists all"),
         (["run", "{tiny}", "-p", "a", "-c", "99999"], "; YaRN extends it: --rope-scaling yarn:49"),
         (["run", "{package}", "-p", "a", "-c", "1k"], "1 to 512 tokens; export it with a larger --max-context"),
@@ -126,7 +118,7 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
 def test_hints(
     trigraph: Run, tiny_gguf: Path, short_package: Path, tmp_path: Path, arguments: list[str], text: str
 ) -> None:
-    (tmp_path / "old.toml").write_text("checkpoint-memory = '1G'")
+    (tmp_path / "old.toml").write_text("max-model-len = 4096")
     paths = dict(tmp=tmp_path, tiny=tiny_gguf, package=short_package)
     result = trigraph(*(argument.format(**paths) for argument in arguments), terminal=True)
     assert_one_line_error(result, text)
