@@ -39,10 +39,15 @@ class Constraint(ABC):
         for field in fields(self):
             if field.type == "str":
                 check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
-                if len(getattr(self, field.name)) > self.longest:
-                    raise self._fault(f"it has more than {self.longest:,} characters")
+                self.check_length(len(getattr(self, field.name)))
         if (error := compile_error(self.grammar())) is not None:
             raise self._fault(error)
+
+    @classmethod
+    def check_length(cls, length: int) -> None:
+        """Raises TrigraphError for one of more characters than there may be."""
+        if length > cls.longest:
+            raise cls._fault(f"it has more than {cls.longest:,} characters")
 
     @abstractmethod
     def grammar(self) -> str:
@@ -53,8 +58,9 @@ class Constraint(ABC):
         """The parts of it that completions are not held to."""
         return ()
 
-    def _fault(self, reason: str) -> TrigraphError:
-        return TrigraphError(f"the {self.noun} cannot be used: {' '.join(reason.split())[:500]}")
+    @classmethod
+    def _fault(cls, reason: str) -> TrigraphError:
+        return TrigraphError(f"the {cls.noun} cannot be used: {' '.join(reason.split())[:500]}")
 
 
 class PydanticModel(Protocol):
