@@ -225,6 +225,7 @@ INPUTS = {
     '{"patch": "a", "input": "b"}': "a",
     ' { "input" : "a" } ': "a",
     '{"input": {"a": [1, "é"]}}': '{"a": [1, "é"]}',
+    '{"input": ["\\ud83d"]}': '["\ufffd"]',
     '{"input": 3}': "3",
     '{"input": 3': "",
     '{"input": "tab\there"}': "tab\there",
