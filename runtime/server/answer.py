@@ -27,6 +27,7 @@ _KEEP_ALIVE_SECONDS = 15.0  # proxies and clients give up on a connection that i
 _COMMENT = b": waiting\n\n"
 _CLIENT_GONE = 499
 _WARNINGS = "X-Trigraph-Warnings"  # a JSON list of sentences
+_LONGEST_WARNINGS = 6000  # clients take headers of 8 KB
 
 
 async def answer(app: App, request: HttpRequest, make: Callable[[ServedModel, bytes], Job]) -> Response:
@@ -37,7 +38,7 @@ async def answer(app: App, request: HttpRequest, make: Callable[[ServedModel, by
             job = await _made(app, held, request, make)
             await job.begin()
             warnings = job.warnings()
-            headers = {_WARNINGS: json.dumps(warnings)} if warnings else {}
+            headers = {_WARNINGS: _header(warnings)} if warnings else {}
             if job.stream:
                 return EventStream(app, job, headers, held.pop_all())
             result = await while_connected(request.receive, job.result())
@@ -49,6 +50,13 @@ async def answer(app: App, request: HttpRequest, make: Callable[[ServedModel, by
             return JSONResponse(result, headers=headers)
         except Exception as error:
             raise explained(error) from error
+
+
+def _header(sentences: list[str]) -> str:
+    """As many of the sentences as a header holds."""
+    while len(text := json.dumps(sentences)) > _LONGEST_WARNINGS:
+        sentences = sentences[:-1]
+    return text
 
 
 async def look_up(app: App, request: HttpRequest, function: Callable[[ServedModel, bytes], dict[str, Any]]) -> Response:

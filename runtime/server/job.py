@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from trigraph.models.errors import one_line
 from trigraph.runtime.images.prompt import spelt
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.requests.handle import Handle
@@ -192,7 +193,8 @@ class Job(ABC):
     def warnings(self) -> list[str]:
         """What of the request is ignored, and what of its schemas the answer is not held to; at most 20."""
         constraint = self.generations[0].request.options.constraint if self.generations else None
-        return [*self.ignored, *map(str, () if constraint is None else constraint.notes)][:20]
+        notes = () if constraint is None else constraint.notes
+        return [one_line(sentence) for sentence in [*self.ignored, *map(str, notes)][:20]]
 
     def log(self, path: str) -> None:
         """Says in the log what it has cost."""

@@ -273,6 +273,22 @@ def test_warnings_stand_in_the_response(path: str) -> None:
     assert "warnings" not in without.json() and "X-Trigraph-Warnings" not in without.headers
 
 
+def test_warnings_fit_a_header() -> None:
+    """Names in other scripts take six bytes a character there, and clients end the connection above eight kilobytes."""
+    properties = {f"{i}{'名' * 100}": {"type": "array", "uniqueItems": True} for i in range(20)}
+    asked = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 9,
+        "json_schema": {"properties": properties},
+    }
+    with serving(replying("{}", template=PLAIN_TEMPLATE)) as address:
+        answer = httpx.post(address + "/v1/chat/completions", json=asked)
+        properties["a" * 5000] = properties.pop(next(iter(properties)))
+        assert len(httpx.post(address + "/v1/chat/completions", json=asked).json()["warnings"][-1]) < 1000
+    told, header = answer.json()["warnings"], answer.headers["X-Trigraph-Warnings"]
+    assert len(told) == 20 and json.loads(header) == told[:9] and len(header) < 6000
+
+
 def test_a_strict_reply_is_refused_where_it_is_not_enforced() -> None:
     schema = {"type": "array", "uniqueItems": True}
     format = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}}
