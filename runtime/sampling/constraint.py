@@ -22,7 +22,7 @@ _JSON_SPACE = r" |\n[ \t]{0,32}"
 # Of `/(ab)+/ "a"`, llguidance forces "ab" for ever: a lexeme goes on as long as it can. Only grammars that we write are
 # known to have none of these; in others no text is forced. The last such line stands.
 UNFORCED = '\n%llguidance {"no_forcing": true}\n'
-_LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
+_LARK = re.compile(r"(?m)^[^\S\n]*(?:%llguidance\b|start\s*:(?!:=))")
 _RULE = re.compile(r"(?m)^[ \t]*[?!]*[A-Za-z_][\w-]*[^\n:]{0,100}:")
 _MOST_RULES = 1000
 
