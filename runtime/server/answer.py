@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from trigraph.models.errors import quote
@@ -18,6 +18,7 @@ from trigraph.runtime.server.app import App, ServedModel
 from trigraph.runtime.server.errors import ApiError, explained
 from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.server.job import Job
+from trigraph.runtime.server.json_pieces import json_bytes
 from trigraph.runtime.server.security import MOST_DISCARDED, discard
 from trigraph.runtime.server.threads import in_thread
 
@@ -26,6 +27,7 @@ _T = TypeVar("_T")
 _KEEP_ALIVE_SECONDS = 15.0  # proxies and clients give up on a connection that is silent for long
 _COMMENT = b": waiting\n\n"
 _CLIENT_GONE = 499
+_JSON = "application/json"
 _WARNINGS = "X-Trigraph-Warnings"  # a JSON list of sentences
 _LONGEST_WARNINGS = 6000  # clients take headers of 8 KB
 
@@ -47,7 +49,7 @@ async def answer(app: App, request: HttpRequest, make: Callable[[ServedModel, by
                 return Response(status_code=_CLIENT_GONE)
             if warnings and isinstance(result, dict):  # several prompts of `/completion` are answered by a list
                 result = {**result, "warnings": warnings}
-            return JSONResponse(result, headers=headers)
+            return Response(await in_thread(json_bytes, result), headers=headers, media_type=_JSON)
         except Exception as error:
             raise explained(error) from error
 
@@ -63,7 +65,8 @@ async def look_up(app: App, request: HttpRequest, function: Callable[[ServedMode
     """The response of a function of the request's body, which runs in a thread."""
     with ExitStack() as held:
         try:
-            return JSONResponse(await _made(app, held, request, function))
+            body = await _made(app, held, request, lambda model, body: json_bytes(function(model, body)))
+            return Response(body, media_type=_JSON)
         except Exception as error:
             raise explained(error) from error
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AliasChoices, Field
 
 from trigraph.runtime.server.app import ServedModel
@@ -30,9 +33,8 @@ class NativeEmbeddings(EmbeddingJob):
         super().__init__(model, fields.content, fields.pooling, "content")
         self._normalise = fields.embd_normalize == 2
 
-    async def result(self) -> list[dict[str, Any]]:
+    def written(self, rows: Sequence[NDArray[np.float32]]) -> list[dict[str, Any]]:
         """The embeddings, in the order of the texts."""
-        rows = await self.rows()
         return [
             {"index": i, "embedding": [(normalised(row) if self._normalise else row).tolist()]}
             for i, row in enumerate(rows)

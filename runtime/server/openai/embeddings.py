@@ -18,6 +18,7 @@ from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.job import Generation, Job, merged, sent_event
 from trigraph.runtime.server.plain_prompt import PlainPrompts, are_many, plain_prompts
 from trigraph.runtime.server.schema import NoReceipt, Schema, parse, unsupported
+from trigraph.runtime.server.threads import in_thread
 
 _MOST = 2048  # texts of a request: OpenAI's limit
 _AT_ONCE = 64  # of them that are queued: requests of others find room among them
@@ -55,16 +56,19 @@ class EmbeddingJob(Job):
             Generation(engine.generate(*embedding(prompt, self._pooling, engine.context))) for prompt in prompts
         ]
 
-    @abstractmethod
-    async def result(self) -> Any:
-        """The whole answer."""
-
     async def begin(self, generations: Sequence[Generation] | None = None) -> None:
         """Queues some of the texts; the first ones, unless told otherwise."""
         await super().begin(self.generations[:_AT_ONCE] if generations is None else generations)
 
-    async def rows(self) -> list[NDArray[np.float32]]:
-        """The pooled row [hidden] of each text, in order."""
+    async def result(self) -> Any:
+        """The whole answer."""
+        return await in_thread(self.written, await self._rows())
+
+    @abstractmethod
+    def written(self, rows: Sequence[NDArray[np.float32]]) -> Any:
+        """The answer, with the pooled row [hidden] of each text, in order."""
+
+    async def _rows(self) -> list[NDArray[np.float32]]:
         rows = []
         for start in range(0, len(self.generations), _AT_ONCE):
             some = self.generations[start : start + _AT_ONCE]
@@ -97,13 +101,13 @@ class Embeddings(EmbeddingJob):
         self._base64 = fields.encoding_format == "base64"
         self._model = model.settings.model
 
-    async def result(self) -> dict[str, Any]:
+    def written(self, rows: Sequence[NDArray[np.float32]]) -> dict[str, Any]:
         """The embeddings, in the order of the texts."""
         return {
             "object": "list",
             "data": [
                 {"object": "embedding", "index": i, "embedding": self._encoded(normalised(row))}
-                for i, row in enumerate(await self.rows())
+                for i, row in enumerate(rows)
             ],
             "model": self._model,
             "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},
