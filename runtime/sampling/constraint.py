@@ -39,12 +39,12 @@ class Constraint(ABC):
         for field in fields(self):
             if field.type == "str":
                 check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
-                self.check_length(len(getattr(self, field.name)))
+                self._check_length(len(getattr(self, field.name)))
         if (error := compile_error(self.grammar())) is not None:
             raise self._fault(error)
 
     @classmethod
-    def check_length(cls, length: int) -> None:
+    def _check_length(cls, length: int) -> None:
         """Raises TrigraphError for one of more characters than there may be."""
         if length > cls.longest:
             raise cls._fault(f"it has more than {cls.longest:,} characters")

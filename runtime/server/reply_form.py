@@ -222,7 +222,7 @@ class _Calls:
     def _counted(self, text: str) -> str:
         """The text. Raises TrigraphError where it and others before it are too long for a form."""
         self._length += len(text)
-        ReplyForm.check_length(self._length)
+        ReplyForm._check_length(self._length)
         return text
 
 

@@ -17,18 +17,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import httpx2 as httpx
 import pytest
-from uvicorn.server import ServerState
 
 from support.fakes.engine import assert_settled
 from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine
 from trigraph.runtime.scheduler.model import Scheduling
-from trigraph.runtime.server.app import App, ServedModel
-from trigraph.runtime.server.serving import _configuration
 from trigraph.runtime.server.settings import Settings
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "top_k": 1}
@@ -135,29 +131,6 @@ def test_a_body_that_drips_on_after_the_answer(impatient: tuple[str, int]) -> No
             while time.monotonic() - started < 60:
                 connection.sendall(b" ")
                 time.sleep(0.02)
-
-
-def test_what_nobody_reads_is_given_up(engine: Engine) -> None:
-    """And not what is read slowly. An answer stayed in memory for as long as its client did nothing."""
-    config = _configuration(App.of(ServedModel(engine, Settings(write_seconds=7.0))))
-    config.load()
-    loop, transport = Mock(), Mock()
-    made: Any = config.http_protocol_class
-    protocol = made(config=config, server_state=ServerState(), app_state={}, _loop=loop)
-    protocol.connection_made(transport)
-    transport.get_write_buffer_size.return_value = 100_000
-    protocol.pause_writing()
-    for unread in (100_000, 99_999):
-        seconds, look, *given = loop.call_later.call_args.args
-        assert seconds == 7 and given == [unread] and not transport.abort.called
-        transport.get_write_buffer_size.return_value = 99_999
-        look(*given)
-    assert transport.abort.called
-    protocol.pause_writing()
-    protocol.resume_writing()
-    protocol.pause_writing()
-    protocol.connection_lost(None)
-    assert loop.call_later.return_value.cancel.call_count == 3  # that for a request as well
 
 
 def test_hosts_and_origins(client: httpx.Client) -> None:

@@ -42,7 +42,7 @@ class Item(Schema):
     @model_validator(mode="before")
     @classmethod
     def _of_known_kind(cls, given: Any) -> Any:
-        """Of items that are ignored, the type alone: their other fields may be anything."""
+        """Keeps the type alone of an item that is ignored: its other fields may be anything."""
         kind = given.get("type") if isinstance(given, dict) else None
         return {"type": kind} if isinstance(kind, str) and kind not in KINDS else given
 
