@@ -21,6 +21,7 @@ from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError, log
 from trigraph.runtime.server.metrics import Metrics
+from trigraph.runtime.server.threads import in_thread
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
 
@@ -156,9 +157,19 @@ class Job(ABC):
     ignored: Sequence[str] = ()
     """Sentences about what of the request the model is not told of."""
 
-    @abstractmethod
     async def result(self) -> Any:
-        """The whole answer."""
+        """The whole answer. A thread puts it together: log-probabilities of many tokens take long."""
+        await self.finish()
+        return await in_thread(self.written)
+
+    async def finish(self) -> None:
+        """Runs all generations to their end."""
+        async for _ in merged(self.generations):
+            pass
+
+    @abstractmethod
+    def written(self) -> Any:
+        """The whole answer, once all generations have ended."""
 
     @abstractmethod
     def events(self) -> AsyncIterator[bytes]:

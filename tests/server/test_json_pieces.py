@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
+from support.servers.scripted import replying, serving
 from trigraph.runtime.server.json_pieces import json_bytes, json_pieces
+from trigraph.runtime.server.openai.completions import Completion
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 
@@ -31,3 +35,17 @@ def test_no_piece_is_long() -> None:
 def test_what_is_no_json(value: Any) -> None:
     with pytest.raises(ValueError, match=r"JSON compliant|surrogates"):
         json_bytes(value)
+
+
+def test_answers_are_put_together_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log-probabilities of 128 long prompts held all streams up for seconds."""
+    threads, written = list[str](), Completion.written
+
+    def seen(job: Completion) -> Any:
+        threads.append(threading.current_thread().name)
+        return written(job)
+
+    monkeypatch.setattr(Completion, "written", seen)
+    with serving(replying("Yes.")) as address:
+        assert httpx.post(f"{address}/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+    assert len(threads) == 1 and threads[0].startswith("trigraph-requests")

@@ -67,10 +67,8 @@ class Messages(Job):
             "container": None,
         }
 
-    async def result(self) -> dict[str, Any]:
-        """The whole answer."""
-        async for _ in merged(self.generations):
-            pass
+    def written(self) -> dict[str, Any]:
+        """The whole answer, once all generations have ended."""
         return {**self._head, "content": _content(self._generation.events), **self._end(), "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[bytes]:

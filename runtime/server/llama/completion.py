@@ -82,10 +82,8 @@ class NativeCompletion(Job):
         self.model = model
         self._sent = [0] * len(self.generations)
 
-    async def result(self) -> Any:
-        """The whole answer."""
-        async for _ in merged(self.generations):
-            pass
+    def written(self) -> Any:
+        """The whole answer, once all generations have ended."""
         found = [self._last(i, generation.text) for i, generation in enumerate(self.generations)]
         return found if self._many else found[0]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import AliasChoices, Field
 
 from trigraph.runtime.server.app import ServedModel
@@ -33,9 +30,9 @@ class NativeEmbeddings(EmbeddingJob):
         super().__init__(model, fields.content, fields.pooling, "content")
         self._normalise = fields.embd_normalize == 2
 
-    def written(self, rows: Sequence[NDArray[np.float32]]) -> list[dict[str, Any]]:
+    def written(self) -> list[dict[str, Any]]:
         """The embeddings, in the order of the texts."""
         return [
             {"index": i, "embedding": [(normalised(row) if self._normalise else row).tolist()]}
-            for i, row in enumerate(rows)
+            for i, row in enumerate(self.rows)
         ]

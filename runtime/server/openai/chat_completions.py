@@ -72,10 +72,8 @@ class ChatCompletion(Job):
         self._tokenizer = engine.tokenizer
         self._origins = tools.origins
 
-    async def result(self) -> dict[str, Any]:
-        """The whole answer."""
-        async for _ in merged(self.generations):
-            pass
+    def written(self) -> dict[str, Any]:
+        """The whole answer, once all generations have ended."""
         choices = [
             {
                 "index": i,
