@@ -22,7 +22,7 @@ _JSON_SPACE = r" |\n[ \t]{0,32}"
 # Of `/(ab)+/ "a"`, llguidance forces "ab" for ever: a lexeme goes on as long as it can. Only grammars that we write are
 # known to have none of these; in others no text is forced. The last such line stands.
 UNFORCED = '\n%llguidance {"no_forcing": true}\n'
-_LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
+_LARK = re.compile(r"(?m)^[^\S\n]*(?:%llguidance\b|start\s*:(?!:=))")
 _RULE = re.compile(r"(?m)^[ \t]*[?!]*[A-Za-z_][\w-]*[^\n:]{0,100}:")
 _MOST_RULES = 1000
 
@@ -39,10 +39,15 @@ class Constraint(ABC):
         for field in fields(self):
             if field.type == "str":
                 check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
-                if len(getattr(self, field.name)) > self.longest:
-                    raise self._fault(f"it has more than {self.longest:,} characters")
+                self._check_length(len(getattr(self, field.name)))
         if (error := verdict(self.grammar()).message) is not None:
             raise self._fault(error)
+
+    @classmethod
+    def _check_length(cls, length: int) -> None:
+        """Raises TrigraphError for one of more characters than there may be."""
+        if length > cls.longest:
+            raise cls._fault(f"it has more than {cls.longest:,} characters")
 
     @abstractmethod
     def grammar(self) -> str:
@@ -53,8 +58,9 @@ class Constraint(ABC):
         """The parts of it that completions are not held to."""
         return ()
 
-    def _fault(self, reason: str) -> TrigraphError:
-        return TrigraphError(f"the {self.noun} cannot be used: {' '.join(reason.split())[:500]}")
+    @classmethod
+    def _fault(cls, reason: str) -> TrigraphError:
+        return TrigraphError(f"the {cls.noun} cannot be used: {' '.join(reason.split())[:500]}")
 
 
 class PydanticModel(Protocol):

@@ -116,7 +116,6 @@ class Sampler:
         self._thought = thought
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
-        self._banned = {token for token, bias in options.logit_bias if bias == -math.inf}
         self._penalties = Penalties(options, history) if options.penalizes else None
         self._plain = self._penalties is None and not options.logit_bias
         self._greedy = options.temperature == 0 and self._plain
@@ -181,6 +180,10 @@ class Sampler:
             return token
         logits = step.logits[row]  # token 0 is also what comes of logits that are not numbers
         return choose(logits if self._plain else self._adjusted(logits), self.options, position)
+
+    @cached_property
+    def _banned(self) -> set[int]:
+        return {token for token, bias in self.options.logit_bias if bias == -math.inf}
 
     @property
     def _follower(self) -> Guide | Thought | None:

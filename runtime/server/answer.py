@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from trigraph.models.errors import quote
@@ -18,6 +18,7 @@ from trigraph.runtime.server.app import App, ServedModel
 from trigraph.runtime.server.errors import ApiError, explained
 from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.server.job import Job
+from trigraph.runtime.server.json_pieces import json_bytes
 from trigraph.runtime.server.security import MOST_DISCARDED, discard
 from trigraph.runtime.server.threads import in_thread
 
@@ -26,7 +27,9 @@ _T = TypeVar("_T")
 _KEEP_ALIVE_SECONDS = 15.0  # proxies and clients give up on a connection that is silent for long
 _COMMENT = b": waiting\n\n"
 _CLIENT_GONE = 499
+_JSON = "application/json"
 _WARNINGS = "X-Trigraph-Warnings"  # a JSON list of sentences
+_LONGEST_WARNINGS = 6000  # clients take headers of 8 KB
 
 
 async def answer(app: App, request: HttpRequest, make: Callable[[ServedModel, bytes], Job]) -> Response:
@@ -37,7 +40,7 @@ async def answer(app: App, request: HttpRequest, make: Callable[[ServedModel, by
             job = await _made(app, held, request, make)
             await job.begin()
             warnings = job.warnings()
-            headers = {_WARNINGS: json.dumps(warnings)} if warnings else {}
+            headers = {_WARNINGS: _header(warnings)} if warnings else {}
             if job.stream:
                 return EventStream(app, job, headers, held.pop_all())
             result = await while_connected(request.receive, job.result())
@@ -46,16 +49,24 @@ async def answer(app: App, request: HttpRequest, make: Callable[[ServedModel, by
                 return Response(status_code=_CLIENT_GONE)
             if warnings and isinstance(result, dict):  # several prompts of `/completion` are answered by a list
                 result = {**result, "warnings": warnings}
-            return JSONResponse(result, headers=headers)
+            return Response(await in_thread(json_bytes, result), headers=headers, media_type=_JSON)
         except Exception as error:
             raise explained(error) from error
+
+
+def _header(sentences: list[str]) -> str:
+    """As many of the sentences as a header holds."""
+    while len(text := json.dumps(sentences)) > _LONGEST_WARNINGS:
+        sentences = sentences[:-1]
+    return text
 
 
 async def look_up(app: App, request: HttpRequest, function: Callable[[ServedModel, bytes], dict[str, Any]]) -> Response:
     """The response of a function of the request's body, which runs in a thread."""
     with ExitStack() as held:
         try:
-            return JSONResponse(await _made(app, held, request, function))
+            body = await _made(app, held, request, lambda model, body: json_bytes(function(model, body)))
+            return Response(body, media_type=_JSON)
         except Exception as error:
             raise explained(error) from error
 

@@ -191,9 +191,8 @@ class App:
 
     def metrics_text(self) -> bytes:
         """The counters of all models that are loaded, in the text format of Prometheus."""
-        if self.only is not None:
-            return self.only.metrics.render()
-        return rendered([entry.model.metrics for entry in self.entries.values() if entry.model is not None])
+        models = [entry.model for entry in self.entries.values()] if self.only is None else [self.only]
+        return rendered([model.metrics for model in models if model is not None])
 
     async def outage(self) -> str | None:
         """Why no request can be computed just now, if so. One of several models fails the requests that name it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from trigraph.models.errors import one_line
 from trigraph.runtime.images.prompt import spelt
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.requests.handle import Handle
@@ -20,6 +21,7 @@ from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError, log
 from trigraph.runtime.server.metrics import Metrics
+from trigraph.runtime.server.threads import in_thread
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
 
@@ -155,9 +157,19 @@ class Job(ABC):
     ignored: Sequence[str] = ()
     """Sentences about what of the request the model is not told of."""
 
-    @abstractmethod
     async def result(self) -> Any:
-        """The whole answer."""
+        """The whole answer. A thread puts it together: log-probabilities of many tokens take long."""
+        await self.finish()
+        return await in_thread(self.written)
+
+    async def finish(self) -> None:
+        """Runs all generations to their end."""
+        async for _ in merged(self.generations):
+            pass
+
+    @abstractmethod
+    def written(self) -> Any:
+        """The whole answer, once all generations have ended."""
 
     @abstractmethod
     def events(self) -> AsyncIterator[bytes]:
@@ -192,7 +204,8 @@ class Job(ABC):
     def warnings(self) -> list[str]:
         """What of the request is ignored, and what of its schemas the answer is not held to; at most 20."""
         constraint = self.generations[0].request.options.constraint if self.generations else None
-        return [*self.ignored, *map(str, () if constraint is None else constraint.notes)][:20]
+        notes = () if constraint is None else constraint.notes
+        return [one_line(sentence) for sentence in [*self.ignored, *map(str, notes)][:20]]
 
     def log(self, path: str) -> None:
         """Says in the log what it has cost."""

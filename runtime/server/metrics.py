@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from trigraph.runtime.requests.handle import Handle
@@ -82,11 +83,6 @@ class Metrics:
         if engine.disk is not None:
             self._disk = {n: Gauge(f"trigraph:{n}", text, **made).labels(**labels) for n, text in _DISK.items()}
 
-    def render(self) -> bytes:
-        """Everything, in the text format of Prometheus."""
-        self._refresh()
-        return generate_latest(self._registry)
-
     @property
     def families(self) -> list[Metric]:
         """Everything, by name."""
@@ -160,19 +156,17 @@ class Metrics:
 
 
 def rendered(every: Sequence[Metrics]) -> bytes:
-    """The metrics of several models, in the text format of Prometheus; each family is there once."""
+    """The metrics of models, in the text format of Prometheus; each family is there once."""
     families: dict[str, Metric] = {}
     for metrics in every:
         for family in metrics.families:
             if (known := families.setdefault(family.name, family)) is not family:
                 known.samples += family.samples
-    registry = CollectorRegistry()
-    registry.register(_Families([*families.values()]))
-    return generate_latest(registry)
+    return generate_latest(_Families([*families.values()]))
 
 
 @dataclass(frozen=True, eq=False)
-class _Families:
+class _Families(Collector):
     """What has been collected already, as a collector."""
 
     families: Sequence[Metric]

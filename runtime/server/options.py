@@ -22,6 +22,7 @@ from trigraph.runtime.server.schema import Bias, ResponseFormat, Sampling, Struc
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
 _MOST_BIASES = 100_000
 _MOST_TEXTS = 10_000  # of a request's biases: each is made tokens of
+_MOST_STOP_TOKENS = 1000  # each choice has a set of them
 _ANY_OBJECT = {"type": "object"}
 _BIAS: TypeAdapter[Bias] = TypeAdapter(Bias)
 
@@ -210,6 +211,10 @@ def _token(key: str) -> int | str:
 
 
 def _stop_tokens(ids: list[int], model: ServedModel) -> tuple[int, ...]:
+    if len(ids) > _MOST_STOP_TOKENS:
+        raise ApiError(
+            f"stop_token_ids has {len(ids):,} ids; give at most {_MOST_STOP_TOKENS:,}", param="stop_token_ids"
+        )
     if (largest := max(ids, default=0)) >= model.engine.vocab:
         raise ApiError(
             f"stop_token_ids has {largest}; ids of this model are from 0 to {model.engine.vocab - 1}",

@@ -36,7 +36,8 @@ _LOOKS = {
     "object": r"\s*\{(?s:.*)",
 }
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_MOST = 2000  # parts of a schema, followed through its references
+_MOST = 2000  # parts of a parameter's schema, followed through its references
+MOST_IN_ALL = 100_000  # of all parameters of a request: a second
 _DEPTH = 100  # of references
 _LONGEST_PATTERN = 64 << 10
 _LONGEST = 1 << 20  # characters of all that a tool's terminals are made of: four times what a form may have
@@ -45,20 +46,22 @@ _LONGEST = 1 << 20  # characters of all that a tool's terminals are made of: fou
 class ParameterText:
     """Terminals for the parameters of one tool, whose schema `root` is what `json_schema.enforced` leaves of it."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, Any], left: int) -> None:
         self.notes: list[Note] = []
         self.root = root
-        self._left, self._length = _MOST, 0
+        self.left = left
+        """Parts of schemas that may still be followed."""
+        self._least = self._length = 0
 
     def terminal(self, name: str, schema: Any) -> str | None:
         """What is text up to its closing tag, without objects and arrays; None for a value that is JSON of `types_of`.
 
         Raises ValueError when the schema is too large.
         """
-        types = types_of(name, self.root)
+        types = types_of(schema, self.root)
         if types and "string" not in types:
             return None
-        self._left = _MOST
+        self._least = self.left - _MOST
         texts = self._values(schema, "string", name)
         looks = "".join(f" & ~/{_LOOKS[kind]}/" for kind in sorted(types & _LOOKS.keys()))
         options = [] if texts is None else [f"({texts}{looks} & {_WHOLE})"]
@@ -69,9 +72,11 @@ class ParameterText:
 
     def _values(self, schema: Any, kind: str, place: str, followed: tuple[str, ...] = ()) -> str | None:
         """The texts of the values of a type that a schema allows; None when there are none."""
-        self._left -= 1
-        if self._left < 0:
+        self.left -= 1
+        if self.left < self._least:
             raise ValueError(f"the parameter {quote(place)} refers to more than {_MOST} schemas")
+        if self.left < 0:
+            raise ValueError(f"the parameters of all tools refer to more than {MOST_IN_ALL:,} schemas")
         if len(followed) > _DEPTH:
             raise ValueError(f"the references of the parameter {quote(place)} lead more than {_DEPTH} deep")
         allowed = self._allowed(schema, kind, place, followed)

@@ -63,10 +63,9 @@ def _ids(engine: Backend, prompt: PlainPrompt, param: str) -> Iterator[int]:
 
 def _text(prompt: PromptObject, param: str) -> str:
     if (prompt.prompt_string is None) == (prompt.content is None):
+        found = "neither" if prompt.content is None else "both"
         raise ApiError(
-            f"{param} has an object with {'both' if prompt.content else 'neither'} of prompt_string and content; "
-            "give one of them",
-            param=param,
+            f"{param} has an object with {found} of prompt_string and content; give one of them", param=param
         )
     if prompt.prompt_string is not None:
         return prompt.prompt_string

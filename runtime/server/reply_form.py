@@ -15,7 +15,7 @@ from trigraph.runtime.sampling.constraint import UNFORCED, Constraint
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced
 from trigraph.runtime.sampling.turns import BusyError
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.parameter_text import LAST, NEXT, ParameterText, literal
+from trigraph.runtime.server.parameter_text import LAST, MOST_IN_ALL, NEXT, ParameterText, literal
 from trigraph.runtime.text.reply_parser import ReplyFormat
 from trigraph.runtime.text.tool_arguments import Arguments, types_of
 
@@ -119,6 +119,8 @@ class _Calls:
         """Grammars of arguments, which the rules name."""
         self._choice = choice
         self._terminals: dict[str, str] = {}
+        self._left = MOST_IN_ALL
+        self._length = 0  # of what is written so far: what is too long for a form may be too long for the memory
         self.rules = 'call: "<tool_call>" called\n'
         if family == "json":
             self.rules += self._json_call(functions)
@@ -159,7 +161,7 @@ class _Calls:
     def _xml_function(self, number: int, function: Mapping[str, Any]) -> str:
         """A call of one function: its parameters in the order of the schema, those that are not required optional."""
         schema, guidance, notes = self._enforced(function)
-        arguments, text = Arguments.of(schema), ParameterText(schema)
+        arguments, text = Arguments.of(schema), ParameterText(schema, self._left)
         within = {"tool": _within(schema, "tool")}
         rules, count = "", len(arguments.schemas)
         last = max((i for i, name in enumerate(arguments.schemas) if name in arguments.required), default=-1)
@@ -177,8 +179,10 @@ class _Calls:
             options = self._ended(terminal, objects, LAST, "") if i >= last else []
             if i + 1 < count:
                 options += self._ended(terminal, objects, NEXT, f" next_{number}_{i + 1}")
-            rules += f"next_{number}_{i}: {literal(name + '>' + chr(10))} ({' | '.join(options)})"
-            rules += f" | next_{number}_{i + 1}\n" if name not in arguments.required and i + 1 < count else "\n"
+            rule = f"next_{number}_{i}: {literal(name + '>' + chr(10))} ({' | '.join(options)})"
+            rule += f" | next_{number}_{i + 1}\n" if name not in arguments.required and i + 1 < count else "\n"
+            rules += self._counted(rule)
+        self._left = text.left
         if not arguments.exact:
             notes += (Note("", "anyOf or oneOf", "is enforced for each parameter alone"),)
         bounds = [Note("", key, "is not enforced") for key in ("minProperties", "maxProperties") if key in schema]
@@ -191,7 +195,7 @@ class _Calls:
         self, name: str, value: Any, text: ParameterText, guidance: Mapping[str, Any], within: Mapping[str, Any]
     ) -> tuple[str | None, str | None]:
         """A parameter's value as a terminal, as JSON, or both."""
-        types = types_of(name, text.root)
+        types = types_of(value, text.root)
         if (terminal := text.terminal(name, value)) is not None:
             types &= {"object", "array"}
             if not types:
@@ -208,10 +212,18 @@ class _Calls:
         """The alternatives of a value with what ends it, which is part of the terminal, and what comes then."""
         options = []
         if terminal is not None:
-            options.append(self._terminals.setdefault(f"{terminal} {end}", f"VALUE_{len(self._terminals)}") + after)
+            if (ended := f"{terminal} {end}") not in self._terminals:
+                self._terminals[self._counted(ended)] = f"VALUE_{len(self._terminals)}"
+            options.append(self._terminals[ended] + after)
         if objects is not None:
             options.append(f"{objects} {end}{after}")
         return options
+
+    def _counted(self, text: str) -> str:
+        """The text. Raises TrigraphError where it and others before it are too long for a form."""
+        self._length += len(text)
+        ReplyForm._check_length(self._length)
+        return text
 
 
 _NAMING = frozenset({"$id", "$schema"})  # of the document that the parameters were

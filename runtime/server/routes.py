@@ -65,13 +65,15 @@ _ALIASES = {
     "/models": "/v1/models",
     "/v1/health": "/health",
 }
+_PUBLIC = {"/health", "/v1/health", "/ping"}
 
 
 def routes(app: App) -> FastAPI:
     """The application for an ASGI server."""
     api = FastAPI(title="trigraph", docs_url=None, redoc_url=None)
-    settings = app.settings
-    api.add_middleware(Security, settings=settings, guarded=_GUARDED)
+    settings, questions = app.settings, _questions(app)
+    guarded = {*_JOBS, *_LOOK_UPS, *questions, *_ALIASES, "/openapi.json"} - _PUBLIC
+    api.add_middleware(Security, settings=settings, guarded=guarded)
     if settings.origins is not None:
         api.add_middleware(
             CORSMiddleware,
@@ -84,12 +86,12 @@ def routes(app: App) -> FastAPI:
     api.add_exception_handler(ApiError, _respond_to_error)
     api.add_exception_handler(HTTPException, _respond_to_error)
     for path, (make, _) in _JOBS.items():
-        api.add_api_route(path, _job(app, make), methods=["POST"])
+        api.add_api_route(path, _endpoint(app, answer, make), methods=["POST"])
     for path, (function, _) in _LOOK_UPS.items():
-        api.add_api_route(path, _look_up(app, function), methods=["POST"])
-    for path, (make_answer, methods) in _QUESTIONS.items():
-        for method in methods:
-            api.add_api_route(path, make_answer(app), methods=[method])
+        api.add_api_route(path, _endpoint(app, look_up, function), methods=["POST"])
+    for path, question in questions.items():
+        for method in ("GET", "POST") if path == "/ping" else ("GET",):
+            api.add_api_route(path, question, methods=[method])
     known = {route.path: route for route in api.routes if isinstance(route, APIRoute)}
     for alias, path in _ALIASES.items():  # the description has each once
         api.add_api_route(alias, known[path].endpoint, methods=list(known[path].methods or ()), include_in_schema=False)
@@ -99,25 +101,35 @@ def routes(app: App) -> FastAPI:
     return api
 
 
-def _job(app: App, make: Callable[[ServedModel, bytes], Job]) -> Callable[[HttpRequest], Awaitable[Response]]:
+def _endpoint(
+    app: App, respond: Callable[[App, HttpRequest, Any], Awaitable[Response]], make: Callable[[ServedModel, bytes], Any]
+) -> Callable[[HttpRequest], Awaitable[Response]]:
+    """A route of a function of a request's body."""
+
     async def endpoint(request: HttpRequest) -> Response:
-        return await answer(app, request, make)
+        return await respond(app, request, make)
 
     endpoint.__name__ = make.__name__
     return endpoint
 
 
-def _look_up(
-    app: App, function: Callable[[ServedModel, bytes], dict[str, Any]]
-) -> Callable[[HttpRequest], Awaitable[Response]]:
-    async def endpoint(request: HttpRequest) -> Response:
-        return await look_up(app, request, function)
+def _value(app: App, function: Callable[[ServedModel], Any]) -> Callable[..., Awaitable[Any]]:
+    """A route of a function of a model; the query may name the model."""
+
+    async def endpoint(model: str | None = None) -> Any:
+        served = await app.named(model)
+        try:
+            return function(served)
+        finally:
+            app.left(served, used=False)
 
     endpoint.__name__ = function.__name__
     return endpoint
 
 
-def _health(app: App) -> Callable[[], Awaitable[Response]]:
+def _questions(app: App) -> dict[str, Callable[..., Awaitable[Any]]]:
+    """The routes without a body."""
+
     async def health() -> Response:
         if app.draining:
             return JSONResponse({"status": "draining"}, 503)
@@ -125,17 +137,9 @@ def _health(app: App) -> Callable[[], Awaitable[Response]]:
             return JSONResponse({"status": outage}, 503)
         return JSONResponse({"status": "ok"})
 
-    return health
-
-
-def _metrics(app: App) -> Callable[[], Awaitable[Response]]:
     async def metrics() -> Response:
         return Response(app.metrics_text(), media_type=CONTENT_TYPE)
 
-    return metrics
-
-
-def _models(app: App) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def models() -> dict[str, Any]:
         listed = app.described()
         return {
@@ -147,53 +151,22 @@ def _models(app: App) -> Callable[[], Awaitable[dict[str, Any]]]:
             "has_more": False,
         }
 
-    return models
-
-
-def _model(app: App) -> Callable[[str], Awaitable[dict[str, Any]]]:
     async def model(model: str) -> dict[str, Any]:
         return app.described_as(model)
 
-    return model
-
-
-def _version(app: App) -> Callable[[], Awaitable[dict[str, str]]]:
     async def version() -> dict[str, str]:
         return {"version": __version__}
 
-    return version
-
-
-def _value(function: Callable[[ServedModel], Any]) -> Callable[[App], Callable[..., Awaitable[Any]]]:
-    """Makes a route of a function of a model; the query may name the model."""
-
-    def of(app: App) -> Callable[..., Awaitable[Any]]:
-        async def endpoint(model: str | None = None) -> Any:
-            served = await app.named(model)
-            try:
-                return function(served)
-            finally:
-                app.left(served, used=False)
-
-        endpoint.__name__ = function.__name__
-        return endpoint
-
-    return of
-
-
-_QUESTIONS: dict[str, tuple[Callable[[App], Callable[..., Awaitable[Any]]], list[str]]] = {
-    "/metrics": (_metrics, ["GET"]),
-    "/health": (_health, ["GET"]),
-    "/ping": (_health, ["GET", "POST"]),
-    "/v1/models": (_models, ["GET"]),
-    "/v1/models/{model:path}": (_model, ["GET"]),
-    "/props": (_value(props), ["GET"]),
-    "/slots": (_value(slots), ["GET"]),
-    "/tokenizer_info": (_value(tokenizer_info), ["GET"]),
-    "/version": (_version, ["GET"]),
-}
-_PUBLIC = {"/health", "/v1/health", "/ping"}
-_GUARDED = {*_JOBS, *_LOOK_UPS, *_QUESTIONS, *_ALIASES, "/openapi.json"} - _PUBLIC
+    values = {f"/{function.__name__}": _value(app, function) for function in (props, slots, tokenizer_info)}
+    return {
+        "/metrics": metrics,
+        "/health": health,
+        "/ping": health,
+        "/v1/models": models,
+        "/v1/models/{model:path}": model,
+        **values,
+        "/version": version,
+    }
 
 
 async def _respond_to_error(request: HttpRequest, error: Exception) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import socket
 import sys
 import time
@@ -57,7 +58,8 @@ def serve(app: App, listener: socket.socket) -> None:
 
 def _configuration(app: App) -> uvicorn.Config:
     settings = app.settings
-    protocol = type("Protocol", (_Protocol,), {"head_seconds": settings.read_seconds})
+    seconds = {"head_seconds": settings.read_seconds, "unread_seconds": settings.write_seconds}
+    protocol = type("Protocol", (_Protocol,), seconds)
     return uvicorn.Config(
         routes(app),
         loop="asyncio",  # whatever else is installed
@@ -99,13 +101,18 @@ class Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Closes connections when the head of a request, or the rest of one that is answered, does not come in time."""
+    """Closes connections when the head of a request, or the rest of one that is answered, does not come in time.
+
+    And those whose clients read nothing for long: what waits for them takes memory.
+    """
 
     head_seconds = 30.0
+    unread_seconds = 60.0
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes in a new connection."""
@@ -131,10 +138,34 @@ class _Protocol(H11Protocol):
         )
         self.transport.close()
 
+    def pause_writing(self) -> None:
+        """Takes note that more has been written than is sent."""
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        """Takes note that the client has read on."""
+        super().resume_writing()
+        self._forget_reader()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the connection."""
         self._watch(waiting=False)
+        self._forget_reader()
         super().connection_lost(exc)
+
+    def _watch_reader(self, unread: float = math.inf) -> None:
+        """Ends the connection if the client has read none of what was unread, and else looks again later."""
+        left = self.transport.get_write_buffer_size()
+        if left >= unread:
+            self.transport.abort()
+        else:
+            self._unread = self.loop.call_later(self.unread_seconds, self._watch_reader, left)
+
+    def _forget_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _watch(self, *, waiting: bool) -> None:
         """Starts or stops the time for what a client has yet to send."""

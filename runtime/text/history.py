@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, TypeAlias
 
+from trigraph.runtime.text.json_text import whole_characters
+
 Message: TypeAlias = Mapping[str, Any]
 
 _PART_TEXT = re.compile(r"""\.text\b|\[["']text["']\]""")
@@ -77,7 +79,7 @@ def _object(given: Any) -> dict[str, Any]:
 def _parsed(text: str) -> Any:
     """The value of a JSON text; of one that was cut off, the text itself."""
     try:
-        return json.loads(text)
+        return json.loads(whole_characters(text))
     except (ValueError, RecursionError):
         return text
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from trigraph.runtime.text.json_text import JsonText
+from trigraph.runtime.text.json_text import JsonText, whole_characters
 from trigraph.runtime.text.lexemes import CALL, CALL_END, END, Lexeme, Lexemes, Parsing
 from trigraph.runtime.text.reply import Arguments, CallBegun, CallEnded
 
@@ -92,14 +92,14 @@ class JsonCalls:
                 return ""
         text = "".join(parts)
         try:
-            call = json.loads(text + (self._missing(lexeme, written) or ""))
-            arguments = call.get("arguments", {})
-            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+            call = json.loads(whole_characters(text + (self._missing(lexeme, written) or "")))
+            name, arguments = call.get("name"), call.get("arguments", {})
+            arguments = json.loads(whole_characters(arguments)) if isinstance(arguments, str) else arguments
         except (ValueError, RecursionError, AttributeError):
             return text
-        if not isinstance(arguments, dict) or call.get("name") not in self._names:
+        if not (isinstance(arguments, dict) and isinstance(name, str) and name in self._names):
             return text
-        index = yield from self._begin(call["name"])
+        index = yield from self._begin(name)
         yield Arguments(index, json.dumps(arguments, ensure_ascii=False))
         yield CallEnded(index)
         yield from self._closing_tag()

@@ -1,4 +1,4 @@
-"""Where JSON that comes in pieces ends."""
+"""Where JSON that comes in pieces ends, and the characters that its strings are of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import re
 
 _WITHIN, _OUTSIDE = re.compile(r'["\\\n]'), re.compile(r'["{}\[\]]')
 _PAIRS = {"{": "}", "[": "]"}
+_HEX = "[0-9a-fA-F]"
+HIGH, LOW = rf"\\u[dD][89abAB]{_HEX}{{2}}", rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
+_HALF = re.compile(rf"(\\[^u]|{HIGH}{LOW})|{HIGH}|{LOW}")
+
+
+def whole_characters(text: str) -> str:
+    """A JSON text with U+FFFD for each half of a surrogate pair: a model may write one, and nothing can send it."""
+    return _HALF.sub(lambda match: match[1] or r"\ufffd", text)
 
 
 class JsonText:

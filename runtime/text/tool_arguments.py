@@ -59,10 +59,10 @@ class Arguments:
         return made
 
 
-def types_of(name: str, parameters: Mapping[str, Any]) -> set[str]:
-    """JSON types that the argument `name` may have by a tool's schema; none where that does not say."""
+def types_of(argument: Any, parameters: Mapping[str, Any]) -> set[str]:
+    """JSON types that an argument of this schema may have, a part of `parameters`; none where it does not say."""
     types: set[str] = set()
-    waiting, seen = [Arguments.of(parameters).schemas.get(name)], set[int]()
+    waiting, seen = [argument], set[int]()
     while waiting:
         schema = waiting.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:

@@ -129,7 +129,7 @@ class XmlCalls:
         space = yield from self._lexemes.spaces()
         beginning = yield from self._lexemes.next()
         self._lexemes.back(beginning)
-        value = Value(types_of(key, call.parameters), space, beginning.text)
+        value = Value(types_of(call.declared.schemas.get(key), call.parameters), space, beginning.text)
         head: str | None = None
         # A string of JSON may have tags in it. If it turns out to be none, the first of them ends the value.
         before, after = value.length, list[Lexeme]()

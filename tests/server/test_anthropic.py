@@ -80,13 +80,14 @@ def test_one_call_at_most(client: Any) -> None:
     assert [block.type for block in found.content] == ["thinking", "text", "tool_use"]
 
 
-def test_a_number_that_is_too_large_for_the_answer() -> None:
-    reply = CALL.replace("Paris", "[-1e999, 1]").replace("=city", "=at")
+@pytest.mark.parametrize(("written", "value"), [("[-1e999, 1]", [-sys.float_info.max, 1]), ('["\\ud83d"]', ["\ufffd"])])
+def test_values_that_no_answer_can_have(written: str, value: Any) -> None:
+    reply = CALL.replace("Paris", written).replace("=city", "=at")
     tool = {"name": "weather", "input_schema": {"type": "object", "properties": {"at": {"type": "array"}}}}
     with serving(replying(f"</think>\n{reply}")) as address:
         client: Any = anthropic.Anthropic(base_url=address, api_key="none", max_retries=0)
         found = client.messages.create(**ASKED, tools=[tool])
-    assert found.content[-1].input == {"at": [-sys.float_info.max, 1]}
+    assert found.content[-1].input == {"at": value}
 
 
 def test_ends(client: Any) -> None:

@@ -138,3 +138,13 @@ def test_biases_are_read_to_the_first_that_is_wrong(roomy: str, given: object) -
     CompletionRequest.model_validate({"prompt": "a", "logit_bias": given})
     response = httpx.post(f"{roomy}/v1/completions", json={"prompt": "a", "logit_bias": given})
     assert response.status_code == 400 and re.search(r"[(\[][01], 'x'[)\]]", response.json()["error"]["message"])
+
+
+def test_names_of_fields_are_taken_apart_once(roomy: str) -> None:
+    """And not for each choice, in the thread that answers everybody."""
+    asked = {"prompt": "a", "n_predict": 1, "n": 64, "response_fields": [f"{i}{'/a' * 30_000}" for i in range(256)]}
+    started = time.process_time()
+    assert httpx.post(f"{roomy}/completion", json=asked, timeout=600).json() == [{}] * 64
+    assert time.process_time() - started < 15
+    response = httpx.post(f"{roomy}/completion", json={"prompt": "a", "response_fields": ["a"] * 257})
+    assert response.status_code == 400 and "at most 256" in response.json()["error"]["message"]

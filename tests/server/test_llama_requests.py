@@ -84,6 +84,11 @@ WRONG_PROMPTS: list[Any] = [
 ]
 
 
+def test_a_text_beside_no_parts_is_named(client: httpx.Client) -> None:
+    refused = client.post("/completion", json={"prompt": {"prompt_string": "a", "content": []}})
+    assert "both of prompt_string and content" in refused.json()["error"]["message"]
+
+
 def test_every_form_of_a_prompt(client: httpx.Client, engine: Engine) -> None:
     expected = engine.generate(PROMPT, Options(Sampling(temperature=0), max_tokens=3)).run()
     row = engine.embed(PROMPT)

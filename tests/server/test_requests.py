@@ -65,6 +65,13 @@ def test_what_cannot_be_kept_to_is_refused(client: httpx.Client, path: str, name
     assert neutral.status_code == 200
 
 
+def test_stop_tokens_are_not_too_many(client: httpx.Client) -> None:
+    """Each choice has a set of them: of 128, those of a large vocabulary took two gigabytes."""
+    chat(client, stop_token_ids=[1] * 1000, max_tokens=1)
+    response = client.post("/v1/chat/completions", json={**CHAT, "stop_token_ids": [1] * 1001})
+    assert response.status_code == 400 and "give at most 1,000" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("fields", "pattern"),
     [

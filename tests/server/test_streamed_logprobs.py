@@ -89,6 +89,6 @@ def test_a_client_that_goes_away_before_its_stream_begins_is_counted() -> None:
             await EventStream(App.of(service), job, {}, ExitStack())({"path": "/v1/chat/completions"}, receive, send)
         finally:
             gone.set()
-        return service.metrics.render().decode()
+        return App.of(service).metrics_text().decode()
 
     assert 'finished_reason="abort",model_name="trigraph"} 2.0' in asyncio.run(leave())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
+import tracemalloc
 from typing import Annotated, Any, Literal
 
 import httpx2 as httpx
@@ -17,6 +18,7 @@ from pydantic import BaseModel, Field
 from support.fakes.engine import engine_of, scripted
 from support.servers.scripted import PLAIN_TEMPLATE, replying, serving
 from support.texts.constraints import accepts, random_text
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.parameter_text import searched
 from trigraph.runtime.server.reply_form import ReplyForm, ToolChoice, reply_form
@@ -223,32 +225,37 @@ def test_references_that_multiply_are_refused() -> None:
             },
             "more than 1,048,576 characters",
         ),
+        (
+            {
+                "properties": {f"x{i}": {"$ref": "#/$defs/d"} for i in range(100)},
+                "$defs": {"d": {"anyOf": [{"enum": ["a"]}, *[{"type": "integer", "enum": ["a"]}] * 950]}},
+            },
+            "more than 100,000 schemas",
+        ),
     ],
-    ids=["deep references", "a long pattern", "repeated values"],
+    ids=["deep references", "a long pattern", "repeated values", "repeated alternatives"],
 )
 def test_the_text_of_parameters_is_bounded(parameters: Any, message: str) -> None:
     with pytest.raises(ApiError, match=message):
         forced(parameters)
 
 
+def test_a_form_that_is_too_long_is_not_written_first() -> None:
+    """Each parameter that refers to an object repeats the whole schema: two gigabytes of one with 2,000 of them."""
+    definition = {"type": "object", "description": "x" * 200_000}
+    parameters = {"properties": {f"x{i}": {"$ref": "#/$defs/d"} for i in range(100)}, "$defs": {"d": definition}}
+    tracemalloc.start()
+    try:
+        with pytest.raises(TrigraphError, match="more than 262,144 characters"):
+            forced(parameters)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("pattern", ["(^a|c)d", "a$b", "(a$)"])
 def test_anchors_within_a_pattern_are_not_guessed(pattern: str) -> None:
     assert searched(pattern) is None
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
-def test_warnings_stand_in_the_response(path: str) -> None:
-    schema = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "maxItems": 2}
-    asked: dict[str, Any] = {"model": "m", "max_tokens": 20, "json_schema": schema}
-    asked |= {"input": "Hi"} if "responses" in path else {"messages": [{"role": "user", "content": "Hi"}]}
-    with serving(replying("[1]", template=PLAIN_TEMPLATE)) as address:
-        plain = httpx.post(address + path, json=asked)
-        streamed = httpx.post(address + path, json={**asked, "stream": True})
-        without = httpx.post(address + path, json={**asked, "json_schema": {"type": "array", "maxItems": 1}})
-    told = ["uniqueItems at the top of the schema is not enforced"]
-    assert plain.json()["warnings"] == told
-    assert [json.loads(answer.headers["X-Trigraph-Warnings"]) for answer in (plain, streamed)] == [told, told]
-    assert "warnings" not in without.json() and "X-Trigraph-Warnings" not in without.headers
 
 
 def test_a_strict_reply_is_refused_where_it_is_not_enforced() -> None:

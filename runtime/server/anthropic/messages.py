@@ -18,6 +18,7 @@ from trigraph.runtime.server.job import Generation, Job, Usage, merged, sent_eve
 from trigraph.runtime.server.options import form, request_options
 from trigraph.runtime.server.reply_form import reply_form
 from trigraph.runtime.server.schema import parse
+from trigraph.runtime.text.json_text import whole_characters
 from trigraph.runtime.text.reply import Arguments, CallBegun, CallEnded, Content, Event, Reasoning
 
 _PATH = "/v1/messages"
@@ -66,10 +67,8 @@ class Messages(Job):
             "container": None,
         }
 
-    async def result(self) -> dict[str, Any]:
-        """The whole answer."""
-        async for _ in merged(self.generations):
-            pass
+    def written(self) -> dict[str, Any]:
+        """The whole answer, once all generations have ended."""
         return {**self._head, "content": _content(self._generation.events), **self._end(), "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -200,7 +199,7 @@ def _content(events: list[Event]) -> list[dict[str, Any]]:
 def _object(arguments: str) -> dict[str, Any]:
     """The arguments of a call as a model may have written them."""
     try:
-        found = _finite(from_json(arguments))
+        found = _finite(from_json(whole_characters(arguments)))
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from trigraph.runtime.requests.logprobs import TokenLogprob
@@ -22,6 +22,7 @@ from trigraph.runtime.server.schema import parse
 from trigraph.runtime.text.reply import Content
 
 _MOST = 128  # completions of a request
+_DEEPEST = 8  # of the objects in an answer
 _STOP_TYPES = {"stop": "eos", "length": "limit", "context": "limit", "timeout": "limit"}
 
 
@@ -77,13 +78,12 @@ class NativeCompletion(Job):
         self._fields = fields
         self._many = many or choices > 1
         self._options = options
+        self._chosen = {path: path.split("/", _DEEPEST) for path in fields.response_fields or ()}
         self.model = model
         self._sent = [0] * len(self.generations)
 
-    async def result(self) -> Any:
-        """The whole answer."""
-        async for _ in merged(self.generations):
-            pass
+    def written(self) -> Any:
+        """The whole answer, once all generations have ended."""
         found = [self._last(i, generation.text) for i, generation in enumerate(self.generations)]
         return found if self._many else found[0]
 
@@ -147,9 +147,7 @@ class NativeCompletion(Job):
             "timings": timings(self.generations[index : index + 1]),
             **self.receipt(generation, self._fields.receipt),
         }
-        if self._fields.response_fields:
-            return dict(_selected(found, self._fields.response_fields))
-        return found
+        return dict(_selected(found, self._chosen)) if self._chosen else found
 
 
 def generation_settings(options: Options) -> dict[str, Any]:
@@ -182,11 +180,11 @@ def _probability(tokenizer: Any, found: TokenLogprob) -> dict[str, Any]:
     return {"id": found.token, **logprob_entry(tokenizer, found.token, found.logprob), "top_logprobs": top}
 
 
-def _selected(found: dict[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def _selected(found: dict[str, Any], chosen: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Any]]:
     """The fields that a client asks for; `generation_settings/n_predict` is one within another."""
-    for path in paths:
+    for path, keys in chosen.items():
         value: Any = found
-        for key in path.split("/"):
+        for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         if value is not None:
             yield path, value

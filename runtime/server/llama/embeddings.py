@@ -30,10 +30,9 @@ class NativeEmbeddings(EmbeddingJob):
         super().__init__(model, fields.content, fields.pooling, "content")
         self._normalise = fields.embd_normalize == 2
 
-    async def result(self) -> list[dict[str, Any]]:
+    def written(self) -> list[dict[str, Any]]:
         """The embeddings, in the order of the texts."""
-        rows = await self.rows()
         return [
             {"index": i, "embedding": [(normalised(row) if self._normalise else row).tolist()]}
-            for i, row in enumerate(rows)
+            for i, row in enumerate(self.rows)
         ]

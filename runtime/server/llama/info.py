@@ -9,18 +9,20 @@ from trigraph.runtime import __version__
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.llama.completion import generation_settings
 from trigraph.runtime.server.llama.schema import TemplateRequest
-from trigraph.runtime.server.openai.chat_completions import as_message, function_tools
+from trigraph.runtime.server.openai.chat_completions import as_message
 from trigraph.runtime.server.prompt import chat_prompt, template_variables
 from trigraph.runtime.server.queries import special_texts
 from trigraph.runtime.server.schema import parse
+from trigraph.runtime.server.tools import Tools
 
 
 def apply_template(model: ServedModel, body: bytes) -> dict[str, Any]:
     """The prompt that messages become."""
     fields = parse(TemplateRequest, body)
     messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
+    tools = [*Tools.of(tool.flat() for tool in fields.tools or ()).functions.values()]
     variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
-    return {"prompt": chat_prompt(model, messages, function_tools(fields.tools), variables, counted=True).text}
+    return {"prompt": chat_prompt(model, messages, tools, variables, counted=True).text}
 
 
 def props(model: ServedModel) -> dict[str, Any]:

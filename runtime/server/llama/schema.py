@@ -22,7 +22,7 @@ class NativeRequest(Sampling):
     cache_prompt: bool | None = None
     id_slot: int | None = None
     return_tokens: bool | None = None
-    response_fields: Items[str] | None = None
+    response_fields: Annotated[Items[str], Field(max_length=256)] | None = None
     receipt: ReceiptWish | None = None
     lora: Annotated[Any, unsupported("leave it out")] = None
 

@@ -14,7 +14,7 @@ from trigraph.runtime.server.images import PART_RULE, part_of_url
 from trigraph.runtime.server.job import NO_RECEIPT, Generation, Job, Usage, merged, sent_event
 from trigraph.runtime.server.openai.chat_calls import Deltas, said
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
-from trigraph.runtime.server.openai.schema import ChatMessage, ChatRequest, ContentPart, ImageUrl, Tool, ToolCall
+from trigraph.runtime.server.openai.schema import ChatMessage, ChatRequest, ContentPart, ImageUrl, ToolCall
 from trigraph.runtime.server.openai.usage import openai_usage, prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
@@ -72,10 +72,8 @@ class ChatCompletion(Job):
         self._tokenizer = engine.tokenizer
         self._origins = tools.origins
 
-    async def result(self) -> dict[str, Any]:
-        """The whole answer."""
-        async for _ in merged(self.generations):
-            pass
+    def written(self) -> dict[str, Any]:
+        """The whole answer, once all generations have ended."""
         choices = [
             {
                 "index": i,
@@ -205,11 +203,6 @@ def _part(part: ContentPart, place: str, *, shows: bool) -> dict[str, Any]:
     if part.type not in _TEXT_PARTS:
         raise ApiError(f"{place}.type is {quote(part.type)}; {PART_RULE}", param=f"{place}.type")
     return {"type": "text", "text": part.text or part.refusal or ""}
-
-
-def function_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:
-    """The tools as functions, as chat templates take them."""
-    return [*Tools.of(tool.flat() for tool in tools or ()).functions.values()]
 
 
 def _prompt(model: ServedModel, fields: ChatRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:

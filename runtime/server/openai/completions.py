@@ -78,10 +78,8 @@ class Completion(Job):
             "system_fingerprint": model.fingerprint,
         }
 
-    async def result(self) -> dict[str, Any]:
-        """The whole answer."""
-        async for _ in merged(self.generations):
-            pass
+    def written(self) -> dict[str, Any]:
+        """The whole answer, once all generations have ended."""
         choices = []
         for i, generation in enumerate(self._completions):
             echoed = self._echoed_logprobs(i)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-_HEX = "[0-9a-fA-F]"
-_HIGH, _LOW = rf"\\u[dD][89abAB]{_HEX}{{2}}", rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
+from trigraph.runtime.text.json_text import HIGH, LOW, whole_characters
+
 _HEAD = re.compile(r'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*"')
 # As many characters of a JSON string as are whole: the half of a pair waits for what follows.
 _WHOLE = re.compile(
-    rf'(?:[^"\\]|\\[^u]|{_HIGH}{_LOW}|{_HIGH}(?=[^\\]|\\[^u]|\\u(?:[^dD]|[dD][^c-fC-F]))|(?!{_HIGH})\\u{_HEX}{{4}})*+'
+    rf'(?:[^"\\]|\\[^u]|{HIGH}{LOW}|{HIGH}(?=[^\\]|\\[^u]|\\u(?:[^dD]|[dD][^c-fC-F]))|(?!{HIGH})\\u[0-9a-fA-F]{{4}})*+'
 )
 
 
@@ -37,7 +37,7 @@ class CustomInput:
         if self._place:
             return ""
         try:
-            value = json.loads(self._json)
+            value = json.loads(whole_characters(self._json))
         except (ValueError, RecursionError):
             return ""
         if isinstance(value, dict):
@@ -52,5 +52,5 @@ def custom_input(arguments: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    unescaped: str = json.loads(f'"{text}"', strict=False)
-    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    unescaped: str = json.loads(f'"{whole_characters(text)}"', strict=False)
+    return unescaped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
@@ -51,21 +50,18 @@ class EmbeddingJob(Job):
         self.tokens = sum(map(len, prompts))
         self.model = model
         self._pooling = pooling or "last"
+        self.rows: list[NDArray[np.float32]] = []
+        """The pooled row [hidden] of each text, in order."""
         self.generations = [
             Generation(engine.generate(*embedding(prompt, self._pooling, engine.context))) for prompt in prompts
         ]
-
-    @abstractmethod
-    async def result(self) -> Any:
-        """The whole answer."""
 
     async def begin(self, generations: Sequence[Generation] | None = None) -> None:
         """Queues some of the texts; the first ones, unless told otherwise."""
         await super().begin(self.generations[:_AT_ONCE] if generations is None else generations)
 
-    async def rows(self) -> list[NDArray[np.float32]]:
-        """The pooled row [hidden] of each text, in order."""
-        rows = []
+    async def finish(self) -> None:
+        """Computes the rows."""
         for start in range(0, len(self.generations), _AT_ONCE):
             some = self.generations[start : start + _AT_ONCE]
             if start:
@@ -73,9 +69,8 @@ class EmbeddingJob(Job):
             async for _ in merged(some):
                 pass
             for generation in some:
-                rows.append(pooled(generation.request.hidden, self._pooling))
+                self.rows.append(pooled(generation.request.hidden, self._pooling))
                 generation.request.hidden.clear()  # those of all tokens of all texts would not fit
-        return rows
 
     async def events(self) -> AsyncIterator[bytes]:
         """None: embeddings are not streamed."""
@@ -97,13 +92,13 @@ class Embeddings(EmbeddingJob):
         self._base64 = fields.encoding_format == "base64"
         self._model = model.settings.model
 
-    async def result(self) -> dict[str, Any]:
+    def written(self) -> dict[str, Any]:
         """The embeddings, in the order of the texts."""
         return {
             "object": "list",
             "data": [
                 {"object": "embedding", "index": i, "embedding": self._encoded(normalised(row))}
-                for i, row in enumerate(await self.rows())
+                for i, row in enumerate(self.rows)
             ],
             "model": self._model,
             "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},

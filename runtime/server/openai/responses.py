@@ -55,11 +55,10 @@ class Responses(Job):
             for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         }
 
-    async def result(self) -> dict[str, Any]:
-        """The whole answer."""
-        async for _, events in merged(self.generations):
-            for _ in self._taken(events):
-                pass
+    def written(self) -> dict[str, Any]:
+        """The whole answer, once all generations have ended."""
+        for _ in self._taken(self.generations[0].events):
+            pass
         for _ in self._items.close(self._status()):
             pass
         return self._response(self._status())

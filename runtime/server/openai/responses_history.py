@@ -8,14 +8,11 @@ from typing import Any
 from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.images import PART_RULE, part_of_url
-from trigraph.runtime.server.openai.schema_responses import Item, Part, ResponsesRequest
+from trigraph.runtime.server.openai.schema_responses import CALLS, KINDS, OUTPUTS, Item, Part, ResponsesRequest
 from trigraph.runtime.server.tools import call_of, function_name
 from trigraph.runtime.text.template import Message
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
-_CALLS = ("function_call", "custom_tool_call")
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
-_KINDS = {"message", "reasoning", "item_reference", *_CALLS, *_OUTPUTS}
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -30,7 +27,7 @@ def input_messages(fields: ResponsesRequest) -> list[Message]:
 def ignored_items(fields: ResponsesRequest) -> list[str]:
     """Sentences about the kinds of items that the model is not told of."""
     items = () if isinstance(fields.input, str) else fields.input
-    kinds = dict.fromkeys(item.type for item in items if item.type is not None and item.type not in _KINDS)
+    kinds = dict.fromkeys(item.type for item in items if item.type is not None and item.type not in KINDS)
     return [f"input items of type {quote(kind)} are ignored" for kind in kinds]
 
 
@@ -43,7 +40,7 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
             if said:
                 yield {"content": "", **said}
             said = {"role": "assistant", "reasoning_content": _text(item.content or item.summary, place)}
-        elif kind in _CALLS:
+        elif kind in CALLS:
             function = _function(item)
             said.setdefault("role", "assistant")
             said.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
@@ -51,7 +48,7 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
             text = _text(item.content, place)
             said["role"] = "assistant"
             said["content"] = f"{said['content']}\n{text}" if said.get("content") else text
-        elif kind == "message" or kind in _OUTPUTS:
+        elif kind == "message" or kind in OUTPUTS:
             if said:
                 yield {"content": "", **said}
             said = {}
@@ -70,7 +67,7 @@ def _function(item: Item) -> dict[str, Any]:
 
 
 def _other(item: Item, kind: str, place: str) -> Message:
-    if kind in _OUTPUTS:
+    if kind in OUTPUTS:
         content = _shown(item.output, f"{place}.output")
         return {"role": "tool", "tool_call_id": item.call_id, "content": content}
     if item.role not in _ROLES:

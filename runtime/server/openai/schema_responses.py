@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trigraph.runtime.server.schema import Items, Object, Sampling, Schema
+
+CALLS = ("function_call", "custom_tool_call")
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
+KINDS = {"message", "reasoning", "item_reference", *CALLS, *OUTPUTS}
+"""The types of items that the model is told of."""
 
 
 class Part(Schema):
@@ -33,6 +38,13 @@ class Item(Schema):
     input: str | None = None
     arguments: str | Object | None = None
     output: str | Items[Part] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_known_kind(cls, given: Any) -> Any:
+        """Keeps the type alone of an item that is ignored: its other fields may be anything."""
+        kind = given.get("type") if isinstance(given, dict) else None
+        return {"type": kind} if isinstance(kind, str) and kind not in KINDS else given
 
 
 class TextFormat(Schema):

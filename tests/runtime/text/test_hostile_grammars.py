@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,6 +48,14 @@ def test_what_overflows_the_stack_is_refused(keyword: str) -> None:
 def test_hostile_grammars_are_refused(kind: str) -> None:
     with pytest.raises(TrigraphError, match=r"more than 1,000 rules|more than 100 deep|nested too deeply"):
         Grammar(GRAMMARS[kind])
+
+
+def test_empty_lines_take_no_time() -> None:
+    """A search of each line's beginning in all lines behind it took minutes, in which no other thread ran."""
+    started = time.thread_time()
+    with pytest.raises(TrigraphError, match="grammar cannot be used"):
+        Grammar(100_000 * "\n" + "x")
+    assert time.thread_time() - started < 10
 
 
 @pytest.mark.parametrize("name", ["r", "R"])

@@ -3,6 +3,7 @@
 import json
 import random
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,19 @@ def test_many_stop_strings_cost_no_more_than_one() -> None:
     assert time.thread_time() - started < 5  # one by one: a minute and more
     assert filter_.push("77 here") == ""
     assert filter_.found
+
+
+def test_long_stop_strings_take_little_memory() -> None:
+    """Each choice of a request has them: of 128, those that a request may have took two gigabytes."""
+    dice = random.Random(1)
+    stops = ["".join(chr(dice.randrange(0x4E00, 0x9FFF)) for _ in range(1000)) for _ in range(64)]
+    tracemalloc.start()
+    try:
+        filters = [StopStrings(stops) for _ in range(8)]
+        assert tracemalloc.get_traced_memory()[0] < 10 << 20
+    finally:
+        tracemalloc.stop()
+    assert filters[-1].push("a" + stops[5] + "b") == "a"
 
 
 def test_what_a_stop_string_held_back_comes_at_the_end() -> None:

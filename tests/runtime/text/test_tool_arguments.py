@@ -38,8 +38,7 @@ def test_what_is_no_tool_is_refused(tool: Any) -> None:
 )
 def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
     circle = {"anyOf": [{"$ref": "#/$defs/circle"}, {"$ref": "#/$defs/circle"}, {"type": "null"}]}
-    parameters = {"properties": {"x": schema}, "$defs": {"A/B": {"type": "object"}, "circle": circle}}
-    assert types_of("x", parameters) == types
+    assert types_of(schema, {"$defs": {"A/B": {"type": "object"}, "circle": circle}}) == types
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,12 @@ def test_an_input_keeps_to_its_grammar(choice: str) -> None:
 
 def test_what_is_ignored_is_said() -> None:
     tools = [{"type": "web_search"}, {"type": "local_shell"}, APPLY, APPLY]
-    items = [{"type": "web_search_call", "id": "1"}, {"role": "user", "content": "Hi"}]
+    items = [
+        {"type": "web_search_call", "id": "1"},
+        {"type": "shell_call_output", "call_id": "2", "output": [{"stdout": "a", "outcome": {"type": "exit"}}]},
+        {"type": "computer_call_output", "call_id": "3", "output": {"type": "computer_screenshot"}},
+        {"role": "user", "content": "Hi"},
+    ]
     with serving(replying("Yes.", template=PLAIN_TEMPLATE)) as address:
         answer = httpx.post(f"{address}/v1/responses", json={"input": items, "tools": tools, "top_k": 1})
         sentences = [
@@ -177,6 +182,8 @@ def test_what_is_ignored_is_said() -> None:
             "tools of type 'local_shell' are ignored",
             "the tool 'apply_patch' is given twice; the first is used",
             "input items of type 'web_search_call' are ignored",
+            "input items of type 'shell_call_output' are ignored",
+            "input items of type 'computer_call_output' are ignored",
         ]
         assert answer.json()["warnings"] == json.loads(answer.headers["X-Trigraph-Warnings"]) == sentences
         messages: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "top_k": 1}
@@ -225,6 +232,7 @@ INPUTS = {
     '{"patch": "a", "input": "b"}': "a",
     ' { "input" : "a" } ': "a",
     '{"input": {"a": [1, "é"]}}': '{"a": [1, "é"]}',
+    '{"input": ["\\ud83d"]}': '["\ufffd"]',
     '{"input": 3}': "3",
     '{"input": 3': "",
     '{"input": "tab\there"}': "tab\there",

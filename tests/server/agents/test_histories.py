@@ -115,6 +115,7 @@ ARGUMENTS = {
     "\t cut ": "<parameter=arguments>\n\t cut \n</parameter>\n",
     " \n ": "",
     "": "",
+    '{"a": "\\ud83d, \\ud83d\\ude00, \\\\ud83d"}': "<parameter=a>\n\ufffd, \U0001f600, \\ud83d\n</parameter>\n",
 }
 
 

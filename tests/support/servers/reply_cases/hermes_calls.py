@@ -35,6 +35,18 @@ _WHOLE: dict[str, tuple[str, list[Any]]] = {
         '<tool_call>\n{"name": "write", "arguments": "{\\"path\\": 1}"}\n</tool_call>',
         [("write", {"path": 1})],
     ),
+    "half a character": (
+        '<tool_call>\n{"arguments": {"path": "\\ud83d"}, "name": "write"}\n</tool_call>',
+        [("write", {"path": "\ufffd"})],
+    ),
+    "half a character in a string": (
+        '<tool_call>\n{"name": "write", "arguments": "{\\"path\\": \\"\\\\ude00\\"}"}\n</tool_call>',
+        [("write", {"path": "\ufffd"})],
+    ),
+    "a list for a name": (
+        '<tool_call>\n{"arguments": {}, "name": ["write"]}\n</tool_call>',
+        ['<tool_call>\n{"arguments": {}, "name": ["write"]}\n</tool_call>'],
+    ),
     "no arguments": ('<tool_call>\n{"name": "now"}\n</tool_call>', [("now", {})]),
     "more keys": ('<tool_call>\n{"id": 1, "name": "now", "arguments": {}}\n</tool_call>', [("now", {})]),
     "more keys behind": (
