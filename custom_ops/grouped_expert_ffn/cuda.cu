@@ -35,9 +35,9 @@ class Experts {
     const float *hidden = nullptr, *up = nullptr;
   };
 
-  // `shared` [tokens, width], or nullptr, is the shared expert's output, or the place for what `made` says.
+  // `shared` [tokens, width]: the shared expert's output, or nullptr where there is none or `made` says how it is made.
   // `prepared`: rows of x as int8, or nullptr. `routing`: what chooses the experts, unless there are ids.
-  void compute(const Context& context, const ExpertShapes& shapes, float* shared, const float* shared_gate,
+  void compute(const Context& context, const ExpertShapes& shapes, const float* shared, const float* shared_gate,
                const SharedDown& made, const char* prepared, const Routing& routing) const {
     if (shapes.experts > kMostExperts)
       fail("input gate has %lld experts; on a GPU there are at most %d", static_cast<long long>(shapes.experts),
@@ -67,7 +67,6 @@ class Experts {
   }
 
   bool has_up() const { return kernels_.up != nullptr; }
-  const Arena& arena() const { return arena_; }
 
  private:
   // In one launch.
@@ -104,10 +103,11 @@ class Experts {
     const int64_t count = tokens.count, pairs = count * shapes.k;
     const bool few = stacks.gate.takes_few() && stacks.gate.kernel == stacks.up.kernel && stacks.down.takes_few() &&
                      FewExperts::fit(count, shapes.k, shapes.width, shapes.ffn);
-    if (tokens.shared_hidden && !(few && shared_down->takes_few() && shared_down->width == shapes.ffn)) {
-      shared_down->gated_product(tokens.shared_hidden, tokens.shared_up, count, const_cast<float*>(tokens.sum.shared),
-                                 arena_, stream);
-      tokens.shared_hidden = nullptr;
+    const bool apart = tokens.shared_hidden && !(few && shared_down->takes_few() && shared_down->width == shapes.ffn);
+    const Arena::Memory shared = arena_.take<float>(apart ? count * shapes.width : 0);
+    if (apart) {
+      shared_down->gated_product(tokens.shared_hidden, tokens.shared_up, count, shared.as<float>(), arena_, stream);
+      tokens.sum.shared = shared.as<float>(), tokens.shared_hidden = nullptr;
     }
     const bool chosen = tokens.ids || few;
     const Arena::Memory ids = arena_.take<int64_t>(chosen ? 0 : pairs),
@@ -156,9 +156,8 @@ struct MixtureOfExperts : MixtureOfExpertsSignature, Experts {
     const Weight weight(down, kernel_, hidden.dims[1]);
     const Tensor logits = context.input(10), prepared = context.input(11);
     if (prepared.rank) prepared.expect({all.tokens, prepared_bytes(Layout::int8, all.width)});
-    const Arena::Memory output = arena().take<float>(all.tokens * all.width);
     const Routing routing{logits.as<float>(), static_cast<int>(all.experts), static_cast<int>(all.k), normalize_};
-    Experts::compute(context, all, output.as<float>(), gate.as<float>(), {&weight, hidden.as<float>(), up.as<float>()},
+    Experts::compute(context, all, nullptr, gate.as<float>(), {&weight, hidden.as<float>(), up.as<float>()},
                      prepared.as<char>(), routing);
   }
 

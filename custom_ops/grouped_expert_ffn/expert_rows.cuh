@@ -83,7 +83,7 @@ __device__ __forceinline__ void ask_prepared(const FewExperts& all, int token, c
 __device__ __forceinline__ void await_hidden(const FewExperts& all, int token, ExpertStep& step) {
   if (threadIdx.x == 0) {
     unsigned* made = all.counters + 1 + token;
-    if (all.sum.shared) step.shared_logit = all.sum.shared_gate[token];
+    if (all.sum.shared_gate) step.shared_logit = all.sum.shared_gate[token];
     while (read_acquired(made) < static_cast<unsigned>(all.parts)) continue;
     arrives_last(made, 2 * static_cast<unsigned>(all.parts));
   }
@@ -154,7 +154,8 @@ __device__ __forceinline__ void finish(const FewExperts& all, const Share& share
     const float* product = sums + at / kTile * share.slots * chains * kTile + at % kTile;
     float sum = 0;
     for (int slot = 0; slot < share.slots; ++slot) sum = fmaf(weights[slot], product[slot * chains * kTile], sum);
-    if (all.sum.shared) sum = fmaf(sigmoid(step.shared_logit), all.shared.data ? shared[row] : all.sum.shared[y], sum);
+    if (all.sum.shared_gate)
+      sum = fmaf(sigmoid(step.shared_logit), all.shared.data ? shared[row] : all.sum.shared[y], sum);
     all.sum.y[y] = sum;
   }
 }

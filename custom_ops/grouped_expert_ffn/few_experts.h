@@ -12,7 +12,7 @@ struct SlotSum {
   int k;
   int64_t width;
   const float* weights;               // [tokens, k]
-  const float *shared, *shared_gate;  // [tokens, width] and logits [tokens], or nullptr
+  const float *shared, *shared_gate;  // [tokens, width] and logits [tokens], or nullptr; see FewExperts::shared
   float* y;                           // [tokens, width]
 
   // `sorted`: where a pair's row of products is, or nullptr for the order of pairs.

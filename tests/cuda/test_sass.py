@@ -102,6 +102,12 @@ def test_weights_are_copied_ahead_and_wide(compiled: list[Kernel]) -> None:
     assert few and all(names and all(".128" in name for name in names) for names in copies.values()), copies
 
 
+def test_copies_ahead_are_in_groups(compiled: list[Kernel]) -> None:
+    """A wait for a thread's copies is one for groups: those that no group has it does not wait for."""
+    copying = [kernel for kernel in compiled if kernel.count("LDGSTS")]
+    assert copying and not [kernel.name for kernel in copying if not kernel.count("LDGDEPBAR")]
+
+
 def test_planes_are_asked_for_ahead() -> None:
     """Where the compiler cannot keep registers for asynchronous products, it awaits each of them."""
     folder = sass.ROOT / "build" / "sass"

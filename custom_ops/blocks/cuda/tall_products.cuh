@@ -116,7 +116,7 @@ __device__ __forceinline__ void ask_tiles(const TilesInTurn<kTallRows>& work, Ta
       }
     });
   }
-  await_copies(0);  // no thread ends before its copies
+  end_copies(), await_copies(0);  // no thread ends before its copies
 }
 
 // What a computing warp does with a tile.
