@@ -1,6 +1,7 @@
 """Fixtures of what runs on the fake device; tests/cuda/test_fake_cuda.py starts it."""
 
 import ctypes
+import gc
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,25 @@ from support.models.hollow import write_hollow
 from trigraph.custom_ops import library_path
 from trigraph.runtime import Engine, load
 from trigraph.runtime.device.parts import moving_experts
+from trigraph.runtime.scheduler import driver
 
 
 @pytest.fixture(scope="session")
-def gpu() -> FakeDevice:
-    """The device. Each test asks it for the events of what it did itself."""
+def fake_device() -> FakeDevice:
+    """The device, as tests before left it."""
     return FakeDevice(library_path("cuda"))
+
+
+@pytest.fixture
+def gpu(fake_device: FakeDevice) -> FakeDevice:
+    """The device, without what nobody has any more. Each test asks it for the events of what it did itself.
+
+    A thread that has woken its reader holds the engine for a moment longer, and a cycle does until the collector comes.
+    Engines that tests share take steps afterwards, and no requests.
+    """
+    driver._close_all()
+    gc.collect()
+    return fake_device
 
 
 @pytest.fixture(scope="session", autouse=True)
