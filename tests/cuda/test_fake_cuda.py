@@ -20,6 +20,8 @@ from support.devices.emulator import build, build_emulator
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "cuda" / "fake_cuda"
 EAGER, CAPTURED = {"TRIGRAPH_CUDA_GRAPHS": "0"}, {"TRIGRAPH_CUDA_GRAPHS": "1"}
+SMALL = {"TRIGRAPH_EMULATED_MULTIPROCESSORS": "16", "TRIGRAPH_EMULATED_SHARED_BYTES": str(226 << 10)}
+"""An H200 of 16 multiprocessors: work is shared out to fewer blocks, each of which takes time here."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def fake(operator_library: Path) -> dict[str, str]:
     [
         ("nodes", {}),
         ("launches rounds blocks", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("texts", {}),
+        ("texts", SMALL),
         pytest.param(
             "receipts",
             {},
@@ -49,12 +51,12 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("captures interrupted", {}),
         ("bursts waits shares", {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("contexts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("second parts cards", {"TRIGRAPH_FAKE_DEVICES": "3"}),
+        ("second parts cards", SMALL | {"TRIGRAPH_FAKE_DEVICES": "3"}),
         ("weights", {}),
-        ("experts moves moved shortages", {}),
-        ("streamed", {"TRIGRAPH_FAKE_DEVICES": "2"}),
+        ("experts moves moved shortages", SMALL),
+        ("streamed", SMALL | {"TRIGRAPH_FAKE_DEVICES": "2"}),
         ("prompts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("layers", {}),
+        ("layers", SMALL),
         pytest.param("stages", {"TRIGRAPH_FAKE_CUDA": "dry"}, marks=pytest.mark.slow),
         ("streams", {}),
     ],

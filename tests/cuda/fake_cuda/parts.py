@@ -226,7 +226,7 @@ def test_experts_go_back_from_the_gpu_that_is_full(
     sources = [source for _, source in parts_of(engine)]
     expected = texts(on_cpu(package))
     assert all(isinstance(source, CudaWeightSource) and source.moving is not None for source in sources)
-    with gpu.full(left=300_000, number=1):
+    with gpu.full(left=450_000, number=1):
         found = texts(engine)
     assert found == expected == texts(engine)
     assert "GPU 1 has no memory left: it gives back that of" in caplog.text and "GPU 0" not in caplog.text
