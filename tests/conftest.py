@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
 import signal
@@ -49,6 +50,12 @@ def _options_without_spinning(threads: int, weights_folder: Path, library: Path 
 
 
 sessions.session_options = _options_without_spinning
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and the collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

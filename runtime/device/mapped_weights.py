@@ -103,7 +103,7 @@ class MappedWeights:
         free, wanted = free_memory(), [part for file in self._bytes for part in self._without_table(file)]
         if sys.platform != "linux" or free is None or sum(map(len, wanted)) > free:
             return None
-        thread = threading.Thread(target=_populate, args=(wanted,), daemon=True)
+        thread = threading.Thread(target=_populate, args=(wanted,), name="trigraph-reading", daemon=True)
         thread.start()
         return thread
 

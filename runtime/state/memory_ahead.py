@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
+from trigraph.runtime.device.exchange import Memory
+from trigraph.runtime.device.heap import populate
 from trigraph.runtime.state.pool import Pool
 
 _PAUSE = 0.01  # seconds; a program that ends now is spared the work
@@ -18,15 +20,15 @@ class MemoryAhead:
     That takes a step several times as long as usual: a slot has megabytes, which the system clears page by page.
     """
 
-    def __init__(self, pool: Pool, populate: Callable[[int], object]) -> None:
-        """`populate`: has memory given to what a number stands for; what is there stays as it is."""
-        self._pool, self._populate = pool, populate
+    def __init__(self, pool: Pool, arrays: Sequence[Memory]) -> None:
+        """`arrays`: of the host, with a row for each number. A thread holds them a while longer than the engine."""
+        self._pool, self._arrays = pool, arrays
         self._done = 0  # lower numbers have memory, or will have it in a moment
 
     def prepare(self, count: int) -> None:
         """Sees to the numbers that are taken next, so many of them. Returns at once."""
         numbers = [number for number in self._pool.unused(count) if number >= self._done]
-        if numbers:
+        if numbers and self._arrays:
             self._done = numbers[-1] + 1
             threading.Thread(target=self._work, args=(numbers,), name="trigraph-memory", daemon=True).start()
 
@@ -35,4 +37,5 @@ class MemoryAhead:
         if hasattr(os, "SCHED_IDLE"):  # Linux: after everything else, rounds above all
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         for number in numbers:
-            self._populate(number)
+            for array in self._arrays:
+                populate(array[number])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import abc
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.exchange import Memory
-from trigraph.runtime.device.heap import populate
 from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.state.memory_ahead import MemoryAhead
 from trigraph.runtime.state.pool import Pool
@@ -38,11 +36,10 @@ class StateBuffer:
         """Copies a row of what the last step left to another one."""
         self._device.copy_row(self.current, source, target)
 
-    def populate_row(self, row: int) -> None:
-        """Has memory given to a row, where that is done at its first use."""
-        for array in self.arrays:
-            if self._device.is_host:
-                populate(array[row])
+    @property
+    def on_host(self) -> tuple[Memory, ...]:
+        """The arrays that the system gives memory to, row by row, at their first use."""
+        return self.arrays if self._device.is_host else ()
 
     @property
     def row_bytes(self) -> int:
@@ -105,7 +102,8 @@ class State:
         """Positions that a slot of them holds; 0 without any."""
         self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
         self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
-        self.slots_ahead = MemoryAhead(self.slots, partial(_populate_slot, self.recurrent))
+        on_host = [array for buffer in self.recurrent.values() for array in buffer.on_host]
+        self.slots_ahead = MemoryAhead(self.slots, on_host)
 
     @property
     def tensors(self) -> abc.Mapping[str, Memory]:
@@ -246,9 +244,3 @@ class State:
     def nbytes(self) -> int:
         """Bytes of all state tensors, touched or not."""
         return sum(array.nbytes for buffer in self.buffers.values() for array in buffer.arrays)
-
-
-def _populate_slot(buffers: abc.Mapping[str, StateBuffer], slot: int) -> None:
-    """Has memory given to a slot. No method: the state would refer to itself, and stay until the collector comes."""
-    for buffer in buffers.values():
-        buffer.populate_row(slot)

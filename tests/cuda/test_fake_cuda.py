@@ -20,6 +20,8 @@ from support.devices.emulator import build, build_emulator
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "cuda" / "fake_cuda"
 EAGER, CAPTURED = {"TRIGRAPH_CUDA_GRAPHS": "0"}, {"TRIGRAPH_CUDA_GRAPHS": "1"}
+SMALL = {"TRIGRAPH_EMULATED_MULTIPROCESSORS": "16", "TRIGRAPH_EMULATED_SHARED_BYTES": str(226 << 10)}
+"""An H200 of 16 multiprocessors: work is shared out to fewer blocks, each of which takes time here."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def fake(operator_library: Path) -> dict[str, str]:
     [
         ("nodes", {}),
         ("launches rounds blocks", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("texts", {}),
+        ("texts", SMALL),
         pytest.param(
             "receipts",
             {},

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -109,6 +109,7 @@ cut_lists = st.lists(st.tuples(st.integers(0, 9) | st.integers(0, _MOST_ROWS), s
     cuts=cut_lists,
     seed=st.integers(0, 2**32 - 1),
 )
+@example(index=8, threads=1, rows=1, cuts=[], seed=1)  # one query in eight is near a tie
 def test_any_split_has_the_bits_of_single_rows(
     isa: str, index: int, threads: int, rows: int, cuts: list[tuple[int, int]], seed: int
 ) -> None:

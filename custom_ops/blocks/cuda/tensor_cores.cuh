@@ -117,11 +117,10 @@ __device__ __forceinline__ void load_matrices(const void* row, uint32_t* word) {
                : "memory");
 #else
   if (reinterpret_cast<uintptr_t>(row) % 16) emulator::die("a row of a matrix lies at no multiple of 16 bytes");
-  const struct {
-    const uint32_t* word;
-  } own{static_cast<const uint32_t*>(row)};
-  const int lane = threadIdx.x % kWarp;
-  for (int i = 0; i < 4; ++i) word[i] = emulator::shuffle(own, 8 * i + lane / 4).word[lane % 4];
+  const int lane = threadIdx.x % kWarp, first = lane / 4;
+  const uint32_t* rows[4];
+  emulator::shuffle(static_cast<const uint32_t*>(row), {first, 8 + first, 16 + first, 24 + first}, rows);
+  for (int i = 0; i < 4; ++i) word[i] = rows[i][lane % 4];
 #endif
 }
 

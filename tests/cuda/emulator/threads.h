@@ -216,18 +216,25 @@ template <int n>
   return given;
 }
 
-// The value that lane `source` gives in the same call.
-template <class T>
-[[gnu::always_inline]] inline T shuffle(T value, int source) {
+// The values that some lanes give in the same call.
+template <class T, int n>
+[[gnu::always_inline]] inline void shuffle(T value, const int (&sources)[n], T (&found)[n]) {
   const races::Unwatched unwatched;
   uint32_t words[sizeof value / 4];
   std::memcpy(words, &value, sizeof value);
   const int lanes = block.warps[block.current / kWarp].size;
   const Words& given = exchange(words);
-  if (source < 0 || source >= lanes) die("a shuffle reads a lane that is not there");
-  for (size_t i = 0; i < sizeof value / 4; ++i) words[i] = given[i][source];
-  std::memcpy(&value, words, sizeof value);
-  return value;
+  for (int k = 0; k < n; ++k) {
+    if (sources[k] < 0 || sources[k] >= lanes) die("a shuffle reads a lane that is not there");
+    for (size_t i = 0; i < sizeof value / 4; ++i) words[i] = given[i][sources[k]];
+    std::memcpy(&found[k], words, sizeof value);
+  }
+}
+template <class T>
+[[gnu::always_inline]] inline T shuffle(T value, int source) {
+  T found[1];
+  shuffle(value, {source}, found);
+  return found[0];
 }
 
 inline void require_whole_warp() {

@@ -1,14 +1,14 @@
 """What block drafters ask of the device, for the whole 35B-A3B with a published drafter. Nothing is computed."""
 
-import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.devices.fake_cuda import FakeDevice, copied, count, kernels, unasked
+from support.models.hollow import load_hollow
 from trigraph.models.synth import write_synthetic_drafter
-from trigraph.runtime import Engine, load
+from trigraph.runtime import Engine
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import SequencePlan
@@ -26,9 +26,7 @@ GREEDY, SAMPLED = SamplingParameters(0.0, 0, 1.0, 0.0, 7), SamplingParameters(0.
 def drafting(hollow: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     drafter = tmp_path_factory.mktemp("drafter") / "dflash2.gguf"
     write_synthetic_drafter("dflash2-qwen3.6-35b-a3b", drafter, hollow=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ctypes, "memmove", lambda *_: None)
-        return load(hollow, device="cuda", context=4096, sequences=2, draft_model=drafter)
+    return load_hollow(hollow, context=4096, sequences=2, draft_model=drafter)
 
 
 @pytest.fixture

@@ -1,21 +1,34 @@
 """Fixtures of what runs on the fake device; tests/cuda/test_fake_cuda.py starts it."""
 
-import ctypes
+import gc
 from pathlib import Path
 
 import pytest
 
 from support.devices.fake_cuda import FakeDevice
-from support.models.hollow import write_hollow
+from support.models.hollow import load_hollow, write_hollow
 from trigraph.custom_ops import library_path
-from trigraph.runtime import Engine, load
+from trigraph.runtime import Engine
 from trigraph.runtime.device.parts import moving_experts
+from trigraph.runtime.scheduler import driver
 
 
 @pytest.fixture(scope="session")
-def gpu() -> FakeDevice:
-    """The device. Each test asks it for the events of what it did itself."""
+def fake_device() -> FakeDevice:
+    """The device, as tests before left it."""
     return FakeDevice(library_path("cuda"))
+
+
+@pytest.fixture
+def gpu(fake_device: FakeDevice) -> FakeDevice:
+    """The device, without what nobody has any more. Each test asks it for the events of what it did itself.
+
+    A thread that has woken its reader holds the engine for a moment longer, and a cycle does until the collector comes.
+    Engines that tests share take steps afterwards, and no requests.
+    """
+    driver._close_all()
+    gc.collect()
+    return fake_device
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,7 +45,5 @@ def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def large(hollow: Path) -> Engine:
-    """The same, loaded on a device that computes nothing, so that its weights need not be read."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ctypes, "memmove", lambda *_: None)
-        return load(hollow, device="cuda", context=4096, sequences=2)
+    """The same, loaded on a device that computes nothing."""
+    return load_hollow(hollow, context=4096, sequences=2)

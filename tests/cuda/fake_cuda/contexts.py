@@ -1,13 +1,11 @@
 """Attention's scratch memory where contexts are long and texts are not. Nothing is computed."""
 
-import gc
 from pathlib import Path
 
 import pytest
 
 from support.devices.fake_cuda import FakeDevice
-from support.models.hollow import write_hollow
-from trigraph.runtime import load
+from support.models.hollow import load_hollow, write_hollow
 
 ROWS = 64
 MOST = 256 << 20
@@ -18,7 +16,7 @@ MOST = 256 << 20
 def test_many_rows_in_a_long_context(tmp_path: Path, gpu: FakeDevice, context: int) -> None:
     """They are cut into splits that blocks walk side by side, and the memory for these is bounded."""
     model = write_hollow("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=1000)
-    engine = load(model, device="cuda", context=context, sequences=ROWS, kv_memory=2 << 30)
+    engine = load_hollow(model, context=context, sequences=ROWS, kv_memory=2 << 30)
     sequences = [engine.steps.new_sequence() for _ in range(ROWS)]
     engine.steps.prefill(sequences, [[1, 2]] * ROWS)
     gpu.events()
@@ -36,9 +34,8 @@ def test_memory_of_a_prompt_whatever_the_layers(tmp_path: Path, gpu: FakeDevice,
     """What a layer makes goes before the next one does; pieces of ONNX Runtime's arena may lie in another way."""
 
     def taken(layers: int) -> int:
-        gc.collect()  # engines of other tests
         model = write_hollow(geometry, tmp_path / f"{layers}.gguf", layers=layers, vocab=1000)
-        engine = load(model, device="cuda", context=2048, sequences=1)
+        engine = load_hollow(model, context=2048, sequences=1)
         before = gpu.allocated()
         engine.steps.prefill([engine.steps.new_sequence()], [[1] * 1024])
         return gpu.allocated() - before
@@ -49,7 +46,7 @@ def test_memory_of_a_prompt_whatever_the_layers(tmp_path: Path, gpu: FakeDevice,
 def test_prompts_of_ever_more_tokens(tmp_path: Path, gpu: FakeDevice) -> None:
     """A step that is a little larger than all before takes no memory of its own."""
     model = write_hollow("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=1000)
-    engine = load(model, device="cuda", context=8192, sequences=2)
+    engine = load_hollow(model, context=8192, sequences=2)
 
     def taken_after(tokens: int) -> int:
         sequence = engine.steps.new_sequence()

@@ -131,6 +131,7 @@ def test_the_next_start_begins_with_what_was_used(
     first = restless(own, monkeypatch)
     assert texts(first) == on_cpu
     used = {name: layer.used.copy() for name, layer in moving_of(first)._layers.items()}
+    first.close()
     del first
     gc.collect()
     for name, value in (("EVERY", 1 << 30), ("_RATIO", 1), ("_LEAST", 0)):

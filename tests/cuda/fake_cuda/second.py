@@ -35,6 +35,7 @@ def test_all_of_it_is_on_the_gpu_of_that_number(package: Path, gpu: FakeDevice) 
     for seed in (7, 8):
         assert text(first, seed) == text(second, seed) == text(expected, seed)
     assert not count(gpu.events(), "error")
+    second.close()
     taken = gpu.allocated(0)
     del second
     assert gpu.allocated(1) < weights / 2 and gpu.allocated(0) == taken

@@ -31,12 +31,14 @@ def held(engine: Engine) -> int:
 
 def texts(engine: Engine, number: int) -> list[list[int]]:
     """Of requests together: prompts and drafts of other lengths for each number."""
-    requests = [
-        engine.submit(
-            [*range(3, 6 + 7 * number + i)], Options(Sampling(seed=i), max_tokens=8, ignore_eos=True, draft_tokens=i)
-        )
-        for i in range(number)
-    ]
+    with engine.steps.lock:  # so that one round takes in all, and they need the same memory each time
+        requests = [
+            engine.submit(
+                [*range(3, 6 + 7 * number + i)],
+                Options(Sampling(seed=i), max_tokens=8, ignore_eos=True, draft_tokens=i),
+            )
+            for i in range(number)
+        ]
     return [request.ids for request in requests if request.result() is not None]
 
 

@@ -81,6 +81,7 @@ def test_a_step_copies_the_hosts_experts_once(
         assert len(batches) == copies * _LAYERS
         assert copied(events, "pageable", "device") == 0
         check_waits(batches)
+    engine.close()
     del engine
     gc.collect()
     assert (count(gpu.events(), "unregister") > 0) == registered
@@ -89,7 +90,6 @@ def test_a_step_copies_the_hosts_experts_once(
 def test_buffers_go_with_the_engine(package: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three on the GPU and at most four pieces of the host's memory, taken at the first long prompt."""
     monkeypatch.setattr(weight_source, "free_memory", lambda: 0)
-    gc.collect()
     before, pinned = gpu.allocated(), gpu.pinned()
     engine = engine_of(package, 0)
     loaded = gpu.pinned()

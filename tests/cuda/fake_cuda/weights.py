@@ -1,4 +1,4 @@
-"""Weights on the device: whose they are, and when they go."""
+"""Weights and state on the device: whose they are, and when they go."""
 
 import gc
 from pathlib import Path
@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from support.devices.fake_cuda import FakeDevice
+from support.models.packages import Packages
 from trigraph.models.synth import write_synthetic
-from trigraph.runtime import load
+from trigraph.runtime import Options, load
 from trigraph.runtime.device.cuda import weights
+from trigraph.runtime.state import memory_ahead
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -60,3 +62,16 @@ def test_each_model_has_its_own_weights(
         gc.collect()
         left.append(gpu.allocated())
     assert left[-1] == left[0], "memory of models that are gone"
+
+
+def test_a_thread_of_the_hosts_memory_holds_none_of_the_gpus(
+    packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an engine has on the GPU goes with it, whatever its threads still do."""
+    monkeypatch.setattr(memory_ahead, "_PAUSE", 600)
+    before = gpu.allocated()
+    engine = load(packages("tiny-dense", "Q4_K_M"), device="cuda", context=64)
+    engine.generate(PROMPT[:1], Options(max_tokens=1)).run()
+    engine.close()
+    del engine
+    assert gpu.allocated() == before

@@ -76,9 +76,10 @@ def test_memory_that_was_populated_is_there_and_as_it_was() -> None:
 
 
 def test_numbers_that_are_taken_next_are_seen_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.state.memory_ahead._PAUSE", 0)
     pool, seen = Pool(6, "slots", "sequences"), queue.Queue[int]()
-    ahead = MemoryAhead(pool, seen.put)
+    monkeypatch.setattr("trigraph.runtime.state.memory_ahead._PAUSE", 0)
+    monkeypatch.setattr("trigraph.runtime.state.memory_ahead.populate", seen.put)
+    ahead = MemoryAhead(pool, [np.arange(6)])
     first = pool.take()
     ahead.prepare(2)
     assert [seen.get(timeout=60) for _ in range(2)] == [1, 2]

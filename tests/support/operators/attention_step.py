@@ -13,6 +13,7 @@ from support.operators.run import LIBRARY, Operator
 from trigraph.custom_ops.paged_attention.reference import MOST_KEY, MOST_VALUE, encode, turned_queries
 
 ROPE = {"rope_theta": 1e7, "eps": 1e-6}
+_NEAR = 1e-4  # of a code, from the middle of two
 UNUSED_PAGE = 1 << 30  # stands where no position lies: reading it would be far outside the cache
 
 
@@ -168,16 +169,17 @@ def near_ties(heads: Heads, step: Step) -> NDArray[np.bool_]:
     q = turned_queries(step.q_gate, step.q_norm, *sequences, rotated=True, rotary=heads.rotary)  # type: ignore[arg-type]
     blocks = q.reshape(*q.shape[:2], -1, 32)
     code = np.abs(blocks) * (127 / np.abs(blocks).max(-1, keepdims=True))
-    near: NDArray[np.bool_] = (np.abs(code % 1 - 0.5) < 1e-4).any((-1, -2))
+    near: NDArray[np.bool_] = (np.abs(code % 1 - 0.5) < _NEAR).any((-1, -2))
     return near
 
 
 def assert_attended(heads: Heads, step: Step, found: NDArray[Any], wanted: NDArray[Any], tolerance: float) -> None:
-    """Close, but for a code or two of queries near a tie."""
+    """Close, but for a code or two of queries near a tie, of which there are no more than chance makes."""
     if heads.dtype != np.uint8:
         return assert_close(found, wanted, tolerance)
     tied = near_ties(heads, step)
-    assert tied.mean() < 0.1
+    expected = 2 * _NEAR * heads.width * tied.size
+    assert tied.sum() <= expected + 6 * expected**0.5 + 4  # six deviations; of two queries, both may be
     by_head = [y.reshape(*tied.shape, -1) for y in (found, wanted)]
     assert_close(by_head[0][~tied], by_head[1][~tied], tolerance)
     assert_close(by_head[0], by_head[1], 5e-3)
