@@ -37,8 +37,8 @@ tests/texts := $(wildcard $(addprefix tests/promise/test_,block_drafters.py imag
 PARTS := tests/ray tests/page tests/fake_cuda tests/oracles tests/texts
 
 GPU_PARTS := gpu-times gpu-operators gpu-promise gpu-sanitizer gpu-served gpu-soak
-.PHONY: run check test ci page $(PARTS) tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu $(GPU_PARTS) gpu-kernels \
-  gpu-pack wheels clean
+.PHONY: run check test ci page $(PARTS) tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised early sass cuda gpu $(GPU_PARTS) \
+  gpu-kernels gpu-pack wheels clean
 
 run: $(PACKAGE)/manifest.json
 	@echo "Drafts in [brackets], rejected ones as ×; on a terminal, accepted ones are green and rejected ones red:"
@@ -152,6 +152,10 @@ uninitialised: $(VENV)/.test
 	  -DMARCH=x86-64-v3 -DCMAKE_CXX_FLAGS="-g1 -DTRIGRAPH_VALGRIND"
 	$(BIN)/cmake --build build/uninitialised --target gpu_kernels
 	valgrind -q --error-exitcode=1 build/uninitialised/gpu_kernels --bits --rows 1,3,8 odd
+
+# Accesses of launches that begin early, ahead of their wait for those before: steps of small models on the fake device.
+early: $(VENV)/.test
+	TRIGRAPH_EARLY=1 PYTEST_ADDOPTS=--capture=sys $(BIN)/python -m pytest tests/cuda/test_fake_cuda.py -k early
 
 # What nvcc makes of the kernels, for sm_80, sm_89 and sm_90: spills, registers, loads. nvcc is a Python package here.
 sass: $(VENV)/.sass

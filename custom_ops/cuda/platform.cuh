@@ -115,8 +115,9 @@ void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, c
   check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...), "a kernel launch");
 #else
   const auto body = [=] {
+    emulator::begin_thread(kEarly);
     kernel(static_cast<P>(arguments)...);
-    emulator::end_thread(kEarly);
+    emulator::end_thread();
   };
   emulator::launch(reinterpret_cast<const void*>(kernel), body, grid, threads, shared_bytes, stream);
 #endif

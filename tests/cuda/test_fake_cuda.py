@@ -15,7 +15,7 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from support.devices.emulator import build, build_emulator
+from support.devices.emulator import EARLY, build, build_emulator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "cuda" / "fake_cuda"
@@ -48,6 +48,7 @@ def fake(operator_library: Path) -> dict[str, str]:
             {},
             marks=pytest.mark.skipif("TRIGRAPH_RECEIPTS" not in os.environ, reason="takes long; TRIGRAPH_RECEIPTS=8"),
         ),
+        pytest.param("early", SMALL, marks=pytest.mark.skipif(not EARLY, reason="`make early` asks for it")),
         ("captures interrupted", {}),
         ("bursts waits shares", {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("contexts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),

@@ -57,6 +57,7 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
   if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
   while (block.made < count) make_fiber(block.made++);
   block.body = &body;
+  ++block.launch;
   block.grid = grid;
   block.size = dim3(count);
   for (uint64_t left = uint64_t{grid.x} * grid.y * grid.z; left--;) {

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "copies.h"
+#include "early.h"
 #include "races.h"
 #include "stacks.h"
 #include "uninitialised.h"
@@ -30,7 +31,7 @@ constexpr int kMostWords = 6;  // that a lane gives at once
 struct Fiber {
   Stack stack;
   unsigned index = 0;
-  bool done = false, awaited = false;  // awaited: the launches before
+  bool done = false, awaited = true;  // awaited: the launches before
   void* watched = nullptr;
   Copies copies;
   std::unique_ptr<char[]> memory;
@@ -56,6 +57,7 @@ struct Block {
   const std::function<void()>* body = nullptr;
   dim3 grid, size, index;
   unsigned current = 0, live = 0, arrived = 0, generation = 0, idle = 0;
+  unsigned launch = 0, in_flight = 1;  // the one that runs; those from in_flight on may still run beside it
   unsigned dice = 1;
   bool descending = false;  // the order of turns
   int votes = 0, verdict = 0;
@@ -109,17 +111,21 @@ inline void copy_ahead(void* to, const void* from, int bytes, int size) {
   if (reinterpret_cast<uintptr_t>(to) % size || reinterpret_cast<uintptr_t>(from) % size)
     die("a copy to shared memory is not aligned");
   if (bytes < 0 || bytes > size) die("a copy to shared memory has less than no bytes, or more than it may");
+  early::read(from, static_cast<size_t>(bytes));
   block.fibers[current()].copies.ask({static_cast<char*>(to), static_cast<const char*>(from), bytes, size});
 }
 inline void end_copies() { block.fibers[current()].copies.end(); }
 inline void await_copies(int groups) { block.fibers[current()].copies.await(static_cast<size_t>(groups)); }
 
-// What a thread of a launch that may begin early must do before it ends.
+// A thread of a launch that may begin early must await those before. Another launch begins when they have ended.
+inline void begin_thread(bool early) {
+  const races::Unwatched unwatched;
+  block.fibers[current()].awaited = !early;
+  if (!early) block.in_flight = block.launch;
+}
 inline void await_previous() { block.fibers[current()].awaited = true; }
-inline void end_thread(bool early) {
-  bool& awaited = block.fibers[current()].awaited;
-  if (early && !awaited) die("a thread of an early launch has not awaited those before");
-  awaited = false;
+inline void end_thread() {
+  if (!block.fibers[current()].awaited) die("a thread of an early launch has not awaited those before");
 }
 
 // The next of `count` threads, from `first` on, that has not ended.

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-EMULATOR = ROOT / "build" / "cuda_emulator"
+EARLY = "TRIGRAPH_EARLY" in os.environ
+"""Whether the emulator looks for what launches that begin early may not do: `make early`."""
+EMULATOR = ROOT / "build" / ("early" if EARLY else "cuda_emulator")
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def build(source: str, out: Path, *options: str) -> None:
 def build_emulator(operator_library: Path) -> Path:
     """A folder with the CUDA library, and the CPU library that exports need."""
     with alone(EMULATOR):
-        build("cuda/emulator", EMULATOR)
+        build("cuda/emulator", EMULATOR, f"-DEARLY={'ON' if EARLY else 'OFF'}")
         copy = EMULATOR / "copy"
         shutil.copy(operator_library, copy)
         copy.replace(EMULATOR / operator_library.name)  # not written in place: this process may have it open
