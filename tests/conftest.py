@@ -58,6 +58,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+_collected_at = [0]  # peaks
+
+
+def pytest_runtest_logfinish() -> None:
+    """Engines that Hypothesis or a failure holds in a cycle go before they add up."""
+    if (peak := peak_memory() or 0) > _collected_at[-1] + 100_000_000:
+        _collected_at.append(peak)
+        gc.collect()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run that took more memory than `make test` allows each process."""

@@ -183,13 +183,16 @@ class Completion:
         self._listeners.append(listener)
 
     def call_listeners(self) -> None:
-        """Tells the listeners that it has come on."""
+        """Tells the listeners that it has come on. With its end they go: one that holds it would keep it in memory."""
+        done = self.done
         for listener in [*self._listeners]:
             try:
                 listener()
             except Exception:
                 _log.exception("a listener of a completion raised; it is not called again")
                 self._listeners.remove(listener)
+        if done:
+            self._listeners.clear()
 
     def wake(self) -> None:
         """Wakes who waits for it, later than it came on or at once. Any thread may do so."""

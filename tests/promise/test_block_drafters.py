@@ -7,6 +7,7 @@ runs are real: each block has the bits of every other one after the same tokens,
 from __future__ import annotations
 
 import functools
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,11 @@ class Blocks:
 
     def watched(self, engine: Engine) -> Engine:
         """The engine, whose rounds fail where a block has other bits than one before."""
-        steps, draft = engine.steps, engine.steps.draft_block
+        steps = weakref.proxy(engine.steps)  # which hold this function: they go with the engine
+        draft = type(engine.steps).draft_block
 
         def drafted(sequences: Sequences, tokens: Tokens, run: Run = Binding.run) -> BlockResult:
-            result = draft(sequences, tokens, run)
+            result = draft(steps, sequences, tokens, run)
             assert steps.block is not None
             for i, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
                 rows = slice(i * steps.block.block, (i + 1) * steps.block.block)
