@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.reader import read_manifest
@@ -21,6 +21,7 @@ from trigraph.runtime.bench.timer import Timer
 from trigraph.runtime.device.choice import open_devices
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.read_rate import memory_reader
+from trigraph.runtime.engine.config import Settings
 from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.engine.loading import load
 
@@ -86,7 +87,7 @@ def _load(folder: Path, options: BenchOptions, context: int) -> Engine:
     )
 
 
-def load_repacked(folder: Path, **settings: Any) -> Engine:
+def load_repacked(folder: Path, **settings: Unpack[Settings]) -> Engine:
     """Loads a package, and waits until its weights are repacked if they will be."""
     engine = load(folder, **settings)
     if engine.model.repacking is not None:

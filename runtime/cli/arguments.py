@@ -9,7 +9,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypedDict, Unpack
 
 import typer
 
@@ -270,7 +270,18 @@ def read_text(file: Path | None) -> str:
         raise TrigraphError(f"{file or 'stdin'}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-def export_options(model: Path, **given: Path | str | None) -> ExportOptions:
+class ExportArguments(TypedDict, total=False):
+    """Fields of ExportOptions that options of commands set."""
+
+    mtp: Path | None
+    mmproj: Path | None
+    draft_model: Path | None
+    kv_type: str | None
+    rope_scaling: str | None
+    activations: str | None
+
+
+def export_options(model: Path, **given: Unpack[ExportArguments]) -> ExportOptions:
     """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():

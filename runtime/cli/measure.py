@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,6 +19,7 @@ from trigraph.runtime.bench import (
 )
 from trigraph.runtime.bench import bench as run_bench
 from trigraph.runtime.bench.contender import OpenContender
+from trigraph.runtime.bench.options import RunOptions
 from trigraph.runtime.bench.plot import check_plot, write_plot
 from trigraph.runtime.bench.report import Run
 from trigraph.runtime.cli import arguments
@@ -88,15 +89,15 @@ class BenchWorkArguments:
         numbers = {"prompt": self.prompt, "tokens": self.tokens, "repetitions": self.repetitions}
         return {name: value for name, value in numbers.items() if value is not None}
 
-    def options(self, **where: Any) -> BenchOptions:
-        """What the benchmark of steps needs; `where`: see RunOptions. Raises TrigraphError for values out of range."""
+    def options(self, where: RunOptions) -> BenchOptions:
+        """What the benchmark of steps needs. Raises TrigraphError for values out of range."""
         return BenchOptions(
             verify_tokens=parse_counts("-k", self.verify_tokens),
             accept=self.accept,
             contexts=parse_counts("--contexts", self.contexts),
             sequences=parse_counts("--sequences", self.sequences),
             **self.given,
-            **where,
+            **asdict(where),
         )
 
 
@@ -118,7 +119,7 @@ class BenchRequestArguments:
         typer.Option(help="Draft length instead of the governor's."),
     ] = ""
 
-    def options(self, work: BenchWorkArguments, **where: Any) -> RequestOptions | None:
+    def options(self, work: BenchWorkArguments, where: RunOptions) -> RequestOptions | None:
         """What the loads are; None when single steps are to be timed. Raises TrigraphError for values out of range."""
         if self.requests is None:
             if self.shared_prefix or self.draft_tokens:
@@ -130,7 +131,7 @@ class BenchRequestArguments:
             shared_prefix=self.shared_prefix,
             draft_tokens=parse_counts("--draft-tokens", self.draft_tokens),
             **work.given,
-            **where,
+            **asdict(where),
         )
 
 
@@ -174,8 +175,8 @@ def run_benchmark(
     """Times a model as the options say: its steps, in turns with those of `contenders`, or what `serve` does."""
     threads, capped = choose_threads(measured.threads)
     given = given_model(measured.model, measured.hub)
-    where = {"threads": threads, "device": measured.device, "repack": measured.repack}
-    requests = load.options(work, **where)
+    where = RunOptions(threads=threads, device=measured.device, repack=measured.repack)
+    requests = load.options(work, where)
     if output.plot is not None:
         if requests is not None:
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
@@ -183,7 +184,7 @@ def run_benchmark(
     if requests is not None:
         _show(serve(_package(given, measured, capped), requests), as_json=output.as_json)
         return
-    options = work.options(**where)
+    options = work.options(where)
     report = run_bench(_package(given, measured, capped), options, contenders)
     _show(report, as_json=output.as_json)
     if output.plot is not None:

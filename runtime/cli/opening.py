@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Any
 
 from trigraph.custom_ops import explain_bus_errors
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse_bytes
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.numbers import parse_shares, parse_sizes
+from trigraph.runtime.engine.config import Settings
 from trigraph.runtime.requests.draft_length import OFF
 
 _NO_HEAD = (
@@ -20,9 +20,9 @@ _NO_HEAD = (
 )
 
 
-def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int | None = None) -> dict[str, Any]:
+def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int | None = None) -> Settings:
     """What `load` is called with, beside the model's path."""
-    return dict(
+    return Settings(
         threads=model.threads,
         context=model.context,
         sequences=sequences,
@@ -54,10 +54,11 @@ def open_engine(
 
     `share`: the part of free memory that it may take.
     """
-    arguments = load_arguments(model, speculation=speculation, sequences=sequences) | {"memory_share": share}
+    settings = load_arguments(model, speculation=speculation, sequences=sequences)
+    settings["memory_share"] = share
     started = time.perf_counter()
     with progress_bars() as progress:
-        engine = load(model.path, **arguments, progress=progress)
+        engine = load(model.path, **settings, progress=progress)
     gc.freeze()  # what is there stays: the collector looks at it no more, which would take as long as many short steps
     if engine.model.kernels != "no":
         explain_bus_errors()

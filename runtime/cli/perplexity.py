@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError, file_errors
-from trigraph.runtime import Engine, load
+from trigraph.runtime import Engine, EngineConfig, load
 from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.saved_logits import SavedLogits
 from trigraph.runtime.cli import arguments
@@ -73,7 +73,10 @@ def perplexity(
     saved = _saved(against)
     text, size = _text(file, context, saved)
     given = given_model(model, hub)
-    opened = partial(_opened, threads=threads, context=size, device=device, repack=repack)
+    config = EngineConfig(
+        threads=threads, context=size, device=device, repack=repack, sequences=PARALLEL, speculation=False
+    )
+    opened = partial(_opened, config)
     exported = partial(export_options, given.path, mtp=given.mtp, kv_type=kv_type, rope_scaling=rope_scaling)
     engine = opened(given.path, exported(activations=activations))
     reference: Engine | SavedLogits | None = saved
@@ -120,7 +123,7 @@ def _text(file: Path | None, context: int | None, saved: SavedLogits | None) -> 
     return None, saved.context
 
 
-def _opened(path: Path, exported: ExportOptions, **settings: Any) -> Engine:
+def _opened(config: EngineConfig, path: Path, exported: ExportOptions) -> Engine:
     """A model to be scored."""
     with progress_bars() as progress:
-        return load(path, **settings, sequences=PARALLEL, speculation=False, options=exported, progress=progress)
+        return load(path, config, options=exported, progress=progress)

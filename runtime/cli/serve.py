@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -159,7 +160,7 @@ class ReplicaArguments:
         """Whether engines on a cluster were asked for."""
         return self.replicas is not None or self.ray_address is not None
 
-    def engines(self, model: Path, name: str, arguments: dict[str, Any]) -> Backend:
+    def engines(self, model: Path, name: str, arguments: Mapping[str, object]) -> Backend:
         """Deploys or finds the engines of the model that clients know by `name`, and waits for them."""
         try:
             from trigraph.runtime.server.cluster.deployment import Deployed, engines_on
