@@ -239,7 +239,7 @@ _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
 
 
 @atexit.register
-def _close_all() -> None:
-    """A thread in the middle of a step when Python ends would bring the process down."""
+def close_all() -> None:
+    """Closes all engines: a thread in the middle of a step when Python ends would bring the process down."""
     for driver in [*_drivers]:
         driver.close()

@@ -26,7 +26,7 @@ def gpu(fake_device: FakeDevice) -> FakeDevice:
     A thread that has woken its reader holds the engine for a moment longer, and a cycle does until the collector comes.
     Engines that tests share take steps afterwards, and no requests.
     """
-    driver._close_all()
+    driver.close_all()
     gc.collect()
     return fake_device
 
