@@ -72,17 +72,12 @@ def axes_of_pairs(pairs: int, sections: Sections) -> npt.NDArray[np.int64]:
     return np.where(pair < 3 * np.array(sections)[pair % 3], pair % 3, 0)
 
 
-def positions(length: int, images: Iterable[ImageSpan] = ()) -> npt.NDArray[np.int64]:
-    """The positions of a sequence of `length` tokens from its start. [3, length]
+def positions_between(start: int, stop: int, images: Iterable[ImageSpan] = ()) -> npt.NDArray[np.int64]:
+    """The positions of the tokens at places `start` to `stop` - 1 of a sequence. [3, stop - start]
 
     `images` come in order. In one that starts at position p, row r and column c have (p, p + r, p + c); the token after
     it has p + max(height, width).
     """
-    return positions_between(0, length, images)
-
-
-def positions_between(start: int, stop: int, images: Iterable[ImageSpan] = ()) -> npt.NDArray[np.int64]:
-    """The positions of the tokens at places `start` to `stop` - 1 of such a sequence. [3, stop - start]"""
     positions = np.tile(np.arange(start, stop), (3, 1))
     shift = 0
     for image in images:

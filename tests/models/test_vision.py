@@ -14,7 +14,7 @@ from support.oracles.transformers_vision import Oracle, load_oracle, load_tower,
 from support.pictures.patch_prompts import PROMPTS, make_prompt, random_patches, rows_of, with_rows
 from trigraph.models import Model, open_model
 from trigraph.models.reference import Reference, State
-from trigraph.models.rope_positions import ImageSpan, axes_of_pairs, positions, rope_sections
+from trigraph.models.rope_positions import ImageSpan, axes_of_pairs, positions_between, rope_sections
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.vision.reference import TowerReference
 from trigraph.models.vision.tower import Tower, open_tower
@@ -60,7 +60,7 @@ def test_transformers(models: tuple[Model, Tower, Oracle], prompt: str) -> None:
     embeddings = [TowerReference(tower)(image, *grid) for image, grid in zip(images, grids, strict=True)]
     for ours, theirs in zip(embeddings, expected.embeddings, strict=True):
         assert difference(ours, theirs) < EMBEDDINGS
-    ids, at = with_rows(model, tokens, spans), positions(len(tokens), spans)
+    ids, at = with_rows(model, tokens, spans), positions_between(0, len(tokens), spans)
     np.testing.assert_array_equal(at, expected.positions)
     reference, rows = Reference(model), rows_of(embeddings, model)
     hidden, logits = reference.trunk(ids, image_rows=rows, positions=at)
@@ -111,7 +111,7 @@ def test_a_prompt_cut_anywhere(models: tuple[Model, Tower, Oracle], cuts: list[i
     model, tower, _ = models
     tokens, spans, images = make_prompt(model, [(3, 3)])
     rows = rows_of([TowerReference(tower)(images[0], 6, 6)], model)
-    ids, at = with_rows(model, tokens, spans), positions(len(tokens), spans)
+    ids, at = with_rows(model, tokens, spans), positions_between(0, len(tokens), spans)
     whole = Reference(model).trunk(ids, image_rows=rows, positions=at)[1]
     state, found = State(), []
     for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
@@ -125,7 +125,7 @@ def test_equal_axes_are_text(synthetic: Synthetic) -> None:
     """To the bit: three equal axes compute what one position does."""
     model = open_model(synthetic("tiny-dense", "F32"))
     tokens = np.random.default_rng(1).integers(0, 512, 20)
-    plain, axes = Reference(model).trunk(tokens), Reference(model).trunk(tokens, positions=positions(20))
+    plain, axes = Reference(model).trunk(tokens), Reference(model).trunk(tokens, positions=positions_between(0, 20))
     for ours, theirs in zip(plain, axes, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -149,6 +149,6 @@ def test_spans() -> None:
     span = ImageSpan(5, 3, 4)
     assert (span.tokens, span.end, span.shift) == (12, 17, -8)
     assert ImageSpan(0, 1, 9).shift == 0
-    assert positions(20, [span])[:, [4, 5, 10, 16, 17]].T.tolist() == [
+    assert positions_between(0, 20, [span])[:, [4, 5, 10, 16, 17]].T.tolist() == [
         [4, 4, 4], [5, 5, 5], [5, 6, 6], [5, 7, 8], [9, 9, 9],
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from support.oracles.llama_steps import LlamaSteps
 from support.pictures.patch_prompts import PROMPTS, make_prompt, rows_of, with_rows
 from trigraph.models import Model, open_model
 from trigraph.models.reference import Reference
-from trigraph.models.rope_positions import positions
+from trigraph.models.rope_positions import positions_between
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.vision.reference import TowerReference
 from trigraph.models.vision.tower import open_tower
@@ -52,7 +52,7 @@ def both(
         grids = [(2 * span.height, 2 * span.width) for span in spans]
         rows = rows_of([tower(image, *grid) for image, grid in zip(images, grids, strict=True)], model)
         rows = rows.astype(np.float32).astype(np.float64)  # as llama.cpp takes them
-        ids, at = with_rows(model, tokens, spans), positions(len(tokens), spans)
+        ids, at = with_rows(model, tokens, spans), positions_between(0, len(tokens), spans)
         return Case(ids, rows, at, *reference.trunk(ids, image_rows=rows, positions=at))
 
     llama = LlamaSteps(path, model.config.vocab)

@@ -15,7 +15,7 @@ from support.pictures.image_prompts import hf_processor, hf_prompt
 from support.pictures.pictures import pixels
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
-from trigraph.models.rope_positions import ImageSpan, positions
+from trigraph.models.rope_positions import ImageSpan, positions_between
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.images import decoder_process
 from trigraph.runtime.images.image import ResizedImage
@@ -96,7 +96,7 @@ def test_transformers(tokenizer: Tokenizer, processor: Any, name: str, conversat
         found = prompt_with_images(template.render(given, variables=variables), tokenizer, seen)
         ids, theirs = hf_prompt(processor, template.source, messages, variables)
         assert list(found.ids) == ids
-        np.testing.assert_array_equal(positions(len(ids), found.images), theirs)
+        np.testing.assert_array_equal(positions_between(0, len(ids), found.images), theirs)
         assert sum(image.shift for image in found.images) == theirs.max() + 1 - len(ids)
 
 
@@ -105,7 +105,7 @@ def test_places(tokenizer: Tokenizer) -> None:
     pad = tokenizer.id_of("<|image_pad|>")
     assert found.images == (ImageSpan(1, 2, 3), ImageSpan(8, 1, 1))
     assert [token == pad for token in found.ids] == [False, *[True] * 6, False, True]
-    assert positions(len(found.ids), found.images)[:, -2:].tolist() == [[4, 5]] * 3
+    assert positions_between(0, len(found.ids), found.images)[:, -2:].tolist() == [[4, 5]] * 3
     assert prompt_with_images("ab", tokenizer, []) == ImagePrompt(tuple(tokenizer.encode("ab")))
 
 

@@ -17,7 +17,7 @@ from support.pictures.image_prompts import hf_processor, hf_prompt
 from support.pictures.pictures import encode, pixels
 from support.servers.scripted import serving
 from support.servers.seeing_server import Seeing
-from trigraph.models.rope_positions import positions
+from trigraph.models.rope_positions import positions_between
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.server.settings import Settings
@@ -106,7 +106,7 @@ def test_turns(tokenizer: Tokenizer, processor: Any, name: str, thinking: bool |
                 for message in spoken(messages, hf_part)
             ]
             ids, theirs = hf_prompt(processor, engine.chat_template().source, shown, variables)
-            assert list(prompt.ids) == ids and (positions(len(ids), prompt.images) == theirs).all()
+            assert list(prompt.ids) == ids and (positions_between(0, len(ids), prompt.images) == theirs).all()
             assert found.usage.prompt_tokens == len(ids)
             assert ids[: len(known)] == known, "the turn before left a checkpoint that does not begin this one"
             last = max(engine.checkpoints[-1])
