@@ -80,7 +80,14 @@ class Graph {
     check(ort().AddSessionConfigEntry(raw, "session.disable_prepacking", "1"));
     check(ort().AddSessionConfigEntry(raw, "session.force_spinning_stop", "1"));
     OrtSession* session = nullptr;
-    check(ort().CreateSession(env, file.c_str(), raw, &session));
+    try {
+      check(ort().CreateSession(env, file.c_str(), raw, &session));
+    } catch (const std::runtime_error& error) {
+      const bool unknown = std::string(error.what()).find("is not a registered function/op") != std::string::npos;
+      if (!unknown || !library.empty()) throw;
+      throw std::runtime_error(
+          "the package needs the operator library: give its file with --library, or export with --portable");
+    }
     session_.reset(session);
     inputs = ports(ort().SessionGetInputCount, ort().SessionGetInputName, ort().SessionGetInputTypeInfo);
     outputs = ports(ort().SessionGetOutputCount, ort().SessionGetOutputName, ort().SessionGetOutputTypeInfo);
