@@ -57,7 +57,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ServedLoad:
     """A load that one engine has served."""
 
     served: list[Served]
@@ -81,7 +81,7 @@ class Server(Protocol):
     settings: str
     """What it was told, for the reader of its figures."""
 
-    def serve(self, load: Load) -> Turn:
+    def serve(self, load: Load) -> ServedLoad:
         """Serves the load, and returns when all is there. Raises TrigraphError when it cannot."""
 
     def close(self) -> None:

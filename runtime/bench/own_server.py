@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from trigraph.runtime.bench.load import Load, Served, Turn
+from trigraph.runtime.bench.load import Load, Served, ServedLoad
 from trigraph.runtime.engine.engine import Engine
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import peak_memory
@@ -23,11 +23,11 @@ class OwnServer:
         drafts = "the governor's drafts" if draft_tokens is None else f"{draft_tokens} drafts a round"
         self.settings = f"{engine.model.kernels} kernels, {drafts}"
 
-    def serve(self, load: Load) -> Turn:
+    def serve(self, load: Load) -> ServedLoad:
         options = Options(Sampling(temperature=0), load.tokens, ignore_eos=True, draft_tokens=self._draft_tokens)
         with ThreadPoolExecutor(load.concurrency) as clients:
             served = list(clients.map(lambda prompt: self._serve(prompt, options), load.prompts))
-        return Turn(served, peak_memory())
+        return ServedLoad(served, peak_memory())
 
     def close(self) -> None:
         """The engine is its owner's."""

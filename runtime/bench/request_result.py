@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from trigraph.runtime.bench.load import Turn
+from trigraph.runtime.bench.load import ServedLoad
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,22 @@ class Ratio(NamedTuple):
     most: float
 
 
-def summary(engine: str, concurrency: int, turns: Sequence[Turn], ours: Sequence[Turn] | None = None) -> RequestResult:
-    """The figures of one engine's turns. `ours`: our own engine's, which took turns with these."""
-    served = [served for turn in turns for served in turn.served]
-    rates = [turn.tokens_per_s for turn in turns]
+def summary(
+    engine: str, concurrency: int, loads: Sequence[ServedLoad], ours: Sequence[ServedLoad] | None = None
+) -> RequestResult:
+    """The figures of one engine's loads. `ours`: our own engine's, which took turns with these."""
+    served = [served for load in loads for served in load.served]
+    rates = [load.tokens_per_s for load in loads]
     first = [request.first_token for request in served]
     gaps = [gap for request in served for gap in request.gaps] or [0.0]
     drafted = sum(request.drafted for request in served)
     rounds = sum(request.rounds for request in served)
     shares = sum(len(request.gaps) for request in served)
-    memory = [turn.peak_memory for turn in turns if turn.peak_memory is not None]
+    memory = [load.peak_memory for load in loads if load.peak_memory is not None]
     return RequestResult(
         engine=engine,
         concurrency=concurrency,
-        requests=len(turns[0].served),
+        requests=len(loads[0].served),
         tokens_per_s=statistics.median(rates),
         min_tokens_per_s=min(rates),
         max_tokens_per_s=max(rates),
@@ -83,7 +85,7 @@ def summary(engine: str, concurrency: int, turns: Sequence[Turn], ours: Sequence
         sequences_per_round=shares / rounds if rounds else None,
         rows_per_round=(shares + drafted) / rounds if rounds else None,
         peak_memory=max(memory, default=None),
-        faster=None if ours is None else ratio([turn.tokens_per_s for turn in ours], rates),
+        faster=None if ours is None else ratio([load.tokens_per_s for load in ours], rates),
     )
 
 
@@ -93,6 +95,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """The ratio of the medians; its range is that of the ratios of values that were taken in the same turn."""
-    turns = [one / other for one, other in zip(ours, theirs, strict=True)]
-    return Ratio(statistics.median(ours) / statistics.median(theirs), min(turns), max(turns))
+    """The ratio of the medians; its range is that of the ratios of values that were taken beside each other."""
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    return Ratio(statistics.median(ours) / statistics.median(theirs), min(ratios), max(ratios))

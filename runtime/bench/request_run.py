@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trigraph.exporter.package.reader import read_manifest
-from trigraph.runtime.bench.load import Load, OpenServer, Server, Turn
+from trigraph.runtime.bench.load import Load, OpenServer, ServedLoad, Server
 from trigraph.runtime.bench.machine import Bandwidth
 from trigraph.runtime.bench.own_server import OwnServer
 from trigraph.runtime.bench.random_tokens import RandomTokens
@@ -50,14 +50,14 @@ def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenS
         for open_other in others:
             servers.append(open_other(weights(folder, manifest), options, context))
             stack.callback(servers[-1].close)
-        turns = [
-            (concurrency, take_turns(servers, options, concurrency, random, bandwidth))
+        loads = [
+            (concurrency, serve_loads(servers, options, concurrency, random, bandwidth))
             for concurrency in options.concurrency
         ]
     roofline = Roofline(folder, manifest, machine)
     results = [
         _beside_floor(roofline, result, taken[result.engine], options)
-        for concurrency, taken in turns
+        for concurrency, taken in loads
         for result in summaries(concurrency, taken)
     ]
     return RequestReport(
@@ -75,13 +75,13 @@ def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenS
     )
 
 
-def take_turns(
+def serve_loads(
     servers: Sequence[Server],
     options: RequestOptions,
     concurrency: int,
     random: RandomTokens,
     bandwidth: Bandwidth,
-) -> dict[str, list[Turn]]:
+) -> dict[str, list[ServedLoad]]:
     """The loads of each engine, by its name. All serve the same load before the next; another one begins each time."""
 
     def draw(requests: int, tokens: int) -> Load:
@@ -90,33 +90,33 @@ def take_turns(
     warm_up = draw(concurrency, options.tokens)
     for server in servers:
         server.serve(warm_up)
-    turns: dict[str, list[Turn]] = {server.name: [] for server in servers}
+    loads: dict[str, list[ServedLoad]] = {server.name: [] for server in servers}
     for i in range(options.repetitions):
         work = draw(options.requests, options.tokens)
         for server in (*servers[i % len(servers) :], *servers[: i % len(servers)]):
             time.sleep(_REST)
             server.serve(draw(1, _WAKING_TOKENS))
             read = statistics.median(bandwidth.measure() for _ in range(_PASSES))
-            turns[server.name].append(replace(server.serve(work), read_gb_s=read))
-    return turns
+            loads[server.name].append(replace(server.serve(work), read_gb_s=read))
+    return loads
 
 
-def summaries(concurrency: int, turns: dict[str, list[Turn]]) -> Iterator[RequestResult]:
+def summaries(concurrency: int, loads: dict[str, list[ServedLoad]]) -> Iterator[RequestResult]:
     """The figures of each engine; the first one is ours."""
-    ours, *others = turns
-    yield summary(ours, concurrency, turns[ours])
+    ours, *others = loads
+    yield summary(ours, concurrency, loads[ours])
     for name in others:
-        yield summary(name, concurrency, turns[name], turns[ours])
+        yield summary(name, concurrency, loads[name], loads[ours])
 
 
 def _beside_floor(
-    roofline: Roofline, result: RequestResult, turns: Sequence[Turn], options: RequestOptions
+    roofline: Roofline, result: RequestResult, loads: Sequence[ServedLoad], options: RequestOptions
 ) -> RequestResult:
-    """The figures with the floor of a round half-way through the completions, at the bandwidth of each turn."""
+    """The figures with the floor of a round half-way through the completions, at the bandwidth of each load."""
     sequences = max(1, round(result.sequences_per_round or result.concurrency))
     rows = max(1, round((result.rows_per_round or sequences) / sequences))
     case = Case(result.engine, "verify", rows, options.prompt + options.tokens // 2, sequences)
-    between = [statistics.median([gap for served in turn.served for gap in served.gaps]) for turn in turns]
-    samples = [Sample(gap, turn.read_gb_s) for gap, turn in zip(between, turns, strict=True)]
+    between = [statistics.median([gap for served in load.served for gap in served.gaps]) for load in loads]
+    samples = [Sample(gap, load.read_gb_s) for gap, load in zip(between, loads, strict=True)]
     step = roofline.result(Timing(case, samples))
     return replace(result, floor_ms=step.floor_ms, roofline=step.roofline)

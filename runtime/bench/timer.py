@@ -31,9 +31,9 @@ class Timer:
     def prefills(self, contenders: Sequence[Contender]) -> Iterator[Timing]:
         """The prompt, at the start of a sequence."""
         samples: dict[str, list[Sample]] = defaultdict(list)
-        for turn in range(1 + max(2, self._options.repetitions // 4)):
+        for repetition in range(1 + max(2, self._options.repetitions // 4)):
             read = self._bandwidth.measure()
-            for contender in _rotated(contenders, turn):
+            for contender in _rotated(contenders, repetition):
                 contender.reset()
                 time.sleep(_REST)
                 samples[contender.name].append(Sample(contender.prefill(self.prompt), read))
@@ -53,8 +53,8 @@ class Timer:
                 wake(engine)  # its threads
                 samples[Case(engine.name, name, k, len(self.prompt))].append(Sample(call(engine), read))
 
-        for turn in range(self._options.repetitions + 1):
-            engines = _rotated(contenders, turn)
+        for repetition in range(self._options.repetitions + 1):
+            engines = _rotated(contenders, repetition)
             for k in self._options.verify_tokens:
                 tokens = self._tokens.draw(k)
                 one, all_ = methodcaller("verify", tokens[:1]), methodcaller("verify", tokens)
@@ -98,7 +98,7 @@ class Timer:
         return taken
 
 
-def _rotated(contenders: Sequence[Contender], turn: int) -> Sequence[Contender]:
+def _rotated(contenders: Sequence[Contender], repetition: int) -> Sequence[Contender]:
     """Each engine comes first in its turn."""
-    first = turn % max(1, len(contenders))
+    first = repetition % max(1, len(contenders))
     return [*contenders[first:], *contenders[:first]]

@@ -15,7 +15,7 @@ from trigraph.runtime.sampling.gbnf_lark import lark_of
 from trigraph.runtime.sampling.guidance import library, plain, verdict
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
 from trigraph.runtime.sampling.references import check_lark
-from trigraph.runtime.sampling.turns import BusyError
+from trigraph.runtime.sampling.semaphore import BusyError
 
 # A blank, or a line's end and the next one's indentation: without a limit, a small model may never stop indenting.
 _JSON_SPACE = r" |\n[ \t]{0,32}"

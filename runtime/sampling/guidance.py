@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.sampling.semaphore import Semaphore
 from trigraph.runtime.sampling.trial import QUICK_SECONDS, STACK, Trials, Verdict
-from trigraph.runtime.sampling.turns import Turns
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -79,13 +79,13 @@ def matcher(grammar: str, vocabulary: LLTokenizer) -> LLMatcher:
         return made
 
     kind = "slow-grammars" if judged.seconds > QUICK_SECONDS else "grammars"
-    with _turns(kind).turn(len(grammar)):
+    with _semaphore(kind).entered(len(grammar)):
         return deep_threads(kind, 1).submit(make).result()
 
 
 @cache
-def _turns(kind: str) -> Turns:
-    return Turns(1)
+def _semaphore(kind: str) -> Semaphore:
+    return Semaphore(1)
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.limited.process import LimitedProcess
-from trigraph.runtime.sampling.turns import Turns
+from trigraph.runtime.sampling.semaphore import Semaphore
 
 STACK = 8 << 20
 """Bytes of stack that a trial may take; who compiles the same grammar later has twice as much."""
@@ -66,7 +66,7 @@ class Trials:
             return known
         request = {"grammar": grammar, "whole": whole}
         for lane in (self._quick, self._slow)[len(grammar) > _LARGE :]:
-            with lane.turns.turn(len(grammar)):
+            with lane.semaphore.entered(len(grammar)):
                 if (known := self._known.get(key)) is not None:  # by somebody else, while this one waited
                     return known
                 if (verdict := lane.tried(request)) is not None:
@@ -90,7 +90,7 @@ class _Lane:
     seconds: float
     niceness: int
     limits: Mapping[str, Any]
-    turns: Turns = field(default_factory=lambda: Turns(2))
+    semaphore: Semaphore = field(default_factory=lambda: Semaphore(2))
     _idle: list[LimitedProcess] = field(default_factory=list)
 
     def tried(self, request: Mapping[str, Any]) -> Verdict | None:

@@ -144,7 +144,7 @@ class Driver:
         if self._vision is not None:
             self._vision.close()
 
-    def turn(self, mark: _Mark | None = None) -> float | None:
+    def run_once(self, mark: _Mark | None = None) -> float | None:
         """Acts on the marks and runs a round; seconds until the next one is due, None while there is nothing to do.
 
         Called by the engine's thread alone. `mark`: one that it has taken out of the queue.
@@ -202,7 +202,7 @@ def _work(reference: weakref.ref[Driver], marks: SimpleQueue[_Mark]) -> None:
         if (driver := reference()) is None:
             return
         closed = driver.closed
-        pause = driver.turn(mark)
+        pause = driver.run_once(mark)
         if closed:  # and what was asked for before that is done
             return
         del driver, mark

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from trigraph.models.errors import TrigraphError, one_line
-from trigraph.runtime.sampling.turns import BusyError
+from trigraph.runtime.sampling.semaphore import BusyError
 from trigraph.runtime.scheduler.waiting import QueueFullError
 
 log = logging.getLogger("trigraph.server")

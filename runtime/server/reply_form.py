@@ -13,7 +13,7 @@ from typing import Any
 from trigraph.models.errors import quote
 from trigraph.runtime.sampling.constraint import UNFORCED, Constraint
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced
-from trigraph.runtime.sampling.turns import BusyError
+from trigraph.runtime.sampling.semaphore import BusyError
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.parameter_text import LAST, MOST_IN_ALL, NEXT, ParameterText, literal
 from trigraph.runtime.text.reply_parser import ReplyFormat

@@ -88,18 +88,18 @@ def test_ordinary_requests_are_answered_while_hostile_ones_wait(
         try:
             hostile = [threads.submit(ask, number) for number in range(32)]
             deadline = time.monotonic() + 200
-            while len(trials()._slow.turns._waiting) < 30 and time.monotonic() < deadline:
+            while len(trials()._slow.semaphore._waiting) < 30 and time.monotonic() < deadline:
                 time.sleep(0.01)
             for fields in ({}, small, {"tools": tools, "tool_choice": "required"}):
                 assert client.post("/v1/chat/completions", json={**CHAT, **fields}).status_code == 200
-            assert len(trials()._slow.turns._waiting) == 30 and not any(request.done() for request in hostile)
+            assert len(trials()._slow.semaphore._waiting) == 30 and not any(request.done() for request in hostile)
         finally:
             free.set()
         assert {request.result() for request in hostile} == {200}
 
 
 def test_too_many_that_wait_are_sent_away(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.sampling.turns._MOST_WAITING", 0)
+    monkeypatch.setattr("trigraph.runtime.sampling.semaphore._MOST_WAITING", 0)
     function = {"name": "f", "parameters": {"properties": {"a": {"const": 4711}}}}
     tools = [{"type": "function", "function": function}]
     for fields in ({"guided_json": {"const": 4711}}, {"tools": tools, "tool_choice": "required"}):

@@ -29,14 +29,14 @@ def test_llama_cpp_serves_a_load(tiny_gguf: Path, mtp: bool) -> None:
     pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: nothing to compare with")
     server = LlamaServer(tiny_gguf, threads=1, context=64, slots=2, mtp=mtp)
     try:
-        turn = server.serve(Load.draw(RandomTokens(1000), requests=3, prompt=16, tokens=9, concurrency=2))
-        for served in turn.served:
+        done = server.serve(Load.draw(RandomTokens(1000), requests=3, prompt=16, tokens=9, concurrency=2))
+        for served in done.served:
             assert served.tokens == 9
             assert served.submitted < served.arrivals[0]
             assert served.arrivals == sorted(served.arrivals)
             assert mtp or (len(served.arrivals), served.drafted) == (9, 0)
-        assert mtp == (sum(served.drafted for served in turn.served) > 0)
-        assert turn.peak_memory is None or turn.peak_memory > 1_000_000
+        assert mtp == (sum(served.drafted for served in done.served) > 0)
+        assert done.peak_memory is None or done.peak_memory > 1_000_000
         with pytest.raises(TrigraphError, match="exceeds the available context size"):
             server.serve(Load([[5] * 600], 4, 1))
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 from peers import llama_server_process
 from peers.peer_process import PeerProcess
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.bench.load import Load, Served, Turn
+from trigraph.runtime.bench.load import Load, Served, ServedLoad
 
 PEERS = ("llama.cpp", "llama.cpp-mtp")
 
@@ -40,10 +40,10 @@ class LlamaServer:
         except TrigraphError as error:
             raise TrigraphError(f"{path}: llama.cpp cannot serve this file: {error}") from error
 
-    def serve(self, load: Load) -> Turn:
+    def serve(self, load: Load) -> ServedLoad:
         """Serves the load, and returns when all is there. Raises TrigraphError when it cannot."""
         answer = self._process.ask(asdict(load))
-        return Turn([Served(**served) for served in answer["served"]], answer["peak_memory"])
+        return ServedLoad([Served(**served) for served in answer["served"]], answer["peak_memory"])
 
     def close(self) -> None:
         """Ends it and gives its memory back."""

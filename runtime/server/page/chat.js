@@ -38,7 +38,7 @@ export class Chat {
         hasRoom: (message) => roomFor(this.conversation, message) !== null,
         isLast: ({ id }) => id === this.conversation.leaf,
         plain: (message) => this.plain(message),
-        turn: (message, by) => this.turn(message, by),
+        browse: (message, by) => this.browse(message, by),
       },
     );
     this.composer = new Composer(get("composer"), {
@@ -195,7 +195,7 @@ export class Chat {
     this.again(message);
   }
 
-  turn(message, by) {
+  browse(message, by) {
     if (this.answers.writing(this.conversation.id)) return;
     const all = versions(this.conversation, message);
     choose(this.conversation, all[all.indexOf(message) + by]);

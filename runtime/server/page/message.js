@@ -16,7 +16,7 @@ const WHY_ENDED = {
 /**
  * Shows a message and keeps showing it while it grows. `actions`: edit(message, text), again(message), resume(message),
  * room(message), which makes room for it in the context, hasRoom(message), whether that can be made, plain(message),
- * which asks again in the plain mode, turn(message, by), which goes to another version, and isLast(message).
+ * which asks again in the plain mode, browse(message, by), which goes to another version, and isLast(message).
  */
 export class MessageView {
   constructor(message, place, actions) {
@@ -131,12 +131,12 @@ export class MessageView {
   buttons() {
     const { message } = this;
     const [at, of] = this.place();
-    const turn = (by, name, label) =>
-      iconButton(name, label, () => this.actions.turn(message, by), { disabled: at + by < 0 || at + by >= of });
+    const other = (by, name, label) =>
+      iconButton(name, label, () => this.actions.browse(message, by), { disabled: at + by < 0 || at + by >= of });
     const versions = [
-      turn(-1, "left", "The version before"),
+      other(-1, "left", "The version before"),
       element("span", { class: "version" }, `${at + 1}/${of}`),
-      turn(1, "right", "The next version"),
+      other(1, "right", "The next version"),
     ];
     const answer = message.role !== "user";
     const { content = "", reasoning = "" } = message.steps ?? {};

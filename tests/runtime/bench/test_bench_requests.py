@@ -16,12 +16,12 @@ from support.machine import MACHINE
 from support.models.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench import BenchOptions, RequestOptions, RequestReport, bench, bench_requests
-from trigraph.runtime.bench.load import Load, Served, Turn
+from trigraph.runtime.bench.load import Load, Served, ServedLoad
 from trigraph.runtime.bench.machine import Bandwidth
 from trigraph.runtime.bench.own_server import OwnServer
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.request_result import Ratio, percentile, ratio, summary
-from trigraph.runtime.bench.request_run import summaries, take_turns
+from trigraph.runtime.bench.request_run import serve_loads, summaries
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def test_percentiles_are_values_that_were_measured(values: list[float], percent:
     assert percentile(values, percent) == expected
 
 
-def test_a_ratio_is_that_of_the_medians_and_its_range_that_of_the_turns() -> None:
+def test_a_ratio_is_that_of_the_medians_and_its_range_that_of_the_loads() -> None:
     assert ratio([10.0, 30.0, 20.0], [5.0, 10.0, 20.0]) == Ratio(2.0, 1.0, 3.0)
 
 
 # Two requests at once, with a third after the first. The first one's second round brings two tokens.
-TURN = Turn(
+LOAD = ServedLoad(
     [
         Served(10.0, [10.5, 10.7, 11.0], 4, reused=2, drafted=3, accepted=1, rounds=1.0),
         Served(10.0, [10.6, 11.0], 2, rounds=0.5),
@@ -48,9 +48,9 @@ TURN = Turn(
 
 
 def test_figures_of_a_load() -> None:
-    assert TURN.tokens_per_s == pytest.approx(8 / 1.5)
-    slower = Turn([Served(0.0, [1.0, 3.0], 4)], peak_memory=7_000_000)
-    result = summary("trigraph", 2, [TURN, slower], ours=[TURN, slower])
+    assert LOAD.tokens_per_s == pytest.approx(8 / 1.5)
+    slower = ServedLoad([Served(0.0, [1.0, 3.0], 4)], peak_memory=7_000_000)
+    result = summary("trigraph", 2, [LOAD, slower], ours=[LOAD, slower])
     assert (result.engine, result.concurrency, result.requests) == ("trigraph", 2, 3)
     assert result.tokens_per_s == pytest.approx((8 / 1.5 + 4 / 3) / 2)
     assert (result.min_tokens_per_s, result.max_tokens_per_s) == pytest.approx((4 / 3, 8 / 1.5))
@@ -65,7 +65,7 @@ def test_figures_of_a_load() -> None:
 
 
 def test_an_engine_that_does_not_tell_its_rounds_has_none() -> None:
-    result = summary("llama.cpp", 1, [Turn([Served(0.0, [1.0, 2.0], 2)], None)])
+    result = summary("llama.cpp", 1, [ServedLoad([Served(0.0, [1.0, 2.0], 2)], None)])
     assert (result.rows_per_round, result.sequences_per_round, result.peak_memory) == (None, None, None)
 
 
@@ -77,9 +77,9 @@ class FakeServer:
     def __init__(self, name: str, log: list[tuple[str, Load]], seconds: float) -> None:
         self.name, self._log, self._seconds = name, log, seconds
 
-    def serve(self, load: Load) -> Turn:
+    def serve(self, load: Load) -> ServedLoad:
         self._log.append((self.name, load))
-        return Turn([Served(0.0, [self._seconds], load.tokens) for _ in load.prompts], None)
+        return ServedLoad([Served(0.0, [self._seconds], load.tokens) for _ in load.prompts], None)
 
     def close(self) -> None:
         pass
@@ -89,7 +89,7 @@ def test_engines_serve_the_same_loads_in_rotating_order() -> None:
     log: list[tuple[str, Load]] = []
     servers = [FakeServer("trigraph", log, 1.0), FakeServer("peer", log, 4.0)]
     options = RequestOptions(3, prompt=12, tokens=5, shared_prefix=4, repetitions=2)
-    taken = take_turns(servers, options, 2, RandomTokens(1000), Bandwidth(lambda: 7e9))
+    taken = serve_loads(servers, options, 2, RandomTokens(1000), Bandwidth(lambda: 7e9))
     loads = [(name, load) for name, load in log if len(load.prompts) == 3]
     assert [name for name, _ in loads] == ["trigraph", "peer", "peer", "trigraph"]
     assert loads[0][1] == loads[1][1] and loads[2][1] == loads[3][1]
@@ -98,7 +98,7 @@ def test_engines_serve_the_same_loads_in_rotating_order() -> None:
     assert len({tuple(prompt[:4]) for prompt in prompts}) == 2  # one shared beginning for each load
     assert len({tuple(prompt[4:]) for prompt in prompts}) == 6
     assert all((load.tokens, load.concurrency) == (5, 2) for _, load in loads)
-    assert [turn.read_gb_s for turn in taken["peer"]] == [7.0, 7.0]
+    assert [load.read_gb_s for load in taken["peer"]] == [7.0, 7.0]
     ours, theirs = summaries(2, taken)
     assert (ours.engine, ours.faster) == ("trigraph", None)
     assert theirs.faster == Ratio(4.0, 4.0, 4.0)
@@ -131,10 +131,10 @@ def test_our_engine_keeps_as_many_requests_in_flight_as_asked(monkeypatch: pytes
 
     monkeypatch.setattr(type(engine), "submit", counted)
     load = Load.draw(RandomTokens(VOCAB - 2), requests=7, prompt=10, tokens=6, concurrency=3)
-    turn = OwnServer(engine).serve(load)
+    done = OwnServer(engine).serve(load)
     assert most == 3
-    assert [served.tokens for served in turn.served] == [6] * 7
-    for served in turn.served:
+    assert [served.tokens for served in done.served] == [6] * 7
+    for served in done.served:
         assert served.submitted < served.arrivals[0]
         assert served.arrivals == sorted(served.arrivals)
         assert served.rounds > 0
@@ -148,7 +148,7 @@ def test_fixed_drafts_are_drafted() -> None:
 
 
 def test_a_table_and_json() -> None:
-    ours = replace(summary("trigraph", 2, [TURN]), floor_ms=150.0, roofline=0.5)
+    ours = replace(summary("trigraph", 2, [LOAD]), floor_ms=150.0, roofline=0.5)
     report = RequestReport(
         machine=MACHINE.with_passes([8.0]),
         model="a model",
@@ -160,7 +160,7 @@ def test_a_table_and_json() -> None:
         tokens=64,
         shared_prefix=32,
         settings={"trigraph": "so and so"},
-        results=[ours, summary("llama.cpp", 2, [TURN], [TURN])],
+        results=[ours, summary("llama.cpp", 2, [LOAD], [LOAD])],
     )
     content = json.loads(json.dumps(report.as_json()))
     assert content["results"][0]["roofline"] == 0.5

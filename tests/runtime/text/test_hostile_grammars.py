@@ -21,9 +21,9 @@ from support.texts.hostile_grammars import GRAMMARS, WITHIN, chain, fan, rules
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Grammar, JsonSchema, Regex
 from trigraph.runtime.limited.process import LimitedProcess
-from trigraph.runtime.sampling import guidance, trial, turns
+from trigraph.runtime.sampling import guidance, semaphore, trial
+from trigraph.runtime.sampling.semaphore import BusyError, Semaphore
 from trigraph.runtime.sampling.trial import Trials, Verdict
-from trigraph.runtime.sampling.turns import BusyError, Turns
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
 
@@ -141,7 +141,7 @@ def test_small_grammars_do_not_wait_for_those_that_take_long(monkeypatch: pytest
     with ThreadPoolExecutor(24) as threads:
         slow = [threads.submit(trials.verdict, f'start: "slow {i}"') for i in range(20)]
         large = [threads.submit(trials.verdict, f'start: "slow {i}"' + " " * 40_000) for i in range(4)]
-        until(lambda: len(trials._slow.turns._waiting) == 22)
+        until(lambda: len(trials._slow.semaphore._waiting) == 22)
         assert trials.verdict('start: "ordinary"').message is None
         assert not any(future.done() for future in slow + large)
         free.set()
@@ -149,14 +149,14 @@ def test_small_grammars_do_not_wait_for_those_that_take_long(monkeypatch: pytest
 
 
 def test_the_smallest_comes_first_and_not_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_MOST_WAITING", 3)
-    door, order = Turns(1), list[int]()
+    monkeypatch.setattr(semaphore, "_MOST_WAITING", 3)
+    door, order = Semaphore(1), list[int]()
 
     def enter(size: int) -> None:
-        with door.turn(size):
+        with door.entered(size):
             order.append(size)
 
-    with ThreadPoolExecutor(3) as threads, door.turn(0):
+    with ThreadPoolExecutor(3) as threads, door.entered(0):
         for number, size in enumerate((30, 10, 20)):
             threads.submit(enter, size)
             until(lambda wanted=number + 1: len(door._waiting) == wanted)  # type: ignore[misc]

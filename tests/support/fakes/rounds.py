@@ -85,7 +85,7 @@ def queued(engine: Engine, prompt: list[int], options: Options, **others: object
 
 
 def run_round(engine: Engine) -> None:
-    engine._driver.turn()
+    engine._driver.run_once()
 
 
 def finish(engine: Engine, requests: list[Handle], limit: int = 1000) -> int:

@@ -1,4 +1,4 @@
-"""Turns at something that few can do at a time."""
+"""A limit on how many do something at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BusyError(TrigraphError):
     """Too many wait already."""
 
 
-class Turns:
+class Semaphore:
     """Lets some in at a time, the smallest first."""
 
     def __init__(self, slots: int) -> None:
@@ -26,7 +26,7 @@ class Turns:
         self._waiting: list[tuple[int, int]] = []
 
     @contextmanager
-    def turn(self, size: int) -> Iterator[None]:
+    def entered(self, size: int) -> Iterator[None]:
         """Waits until there is a place. Raises BusyError when too many wait already."""
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
