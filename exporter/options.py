@@ -52,7 +52,7 @@ def check_options(options: ExportOptions, config: ModelConfig, drafter: BlockDra
     if options.portable:
         _check_portable(options, config)
     for name, value, known in (
-        ("kv-type", options.kv_type, tuple(KV_TYPES)),
+        ("kv_type", options.kv_type, tuple(KV_TYPES)),
         ("activations", options.activation_kind, ACTIVATIONS),
         ("weights", options.weights, MODES),
     ):
@@ -60,21 +60,21 @@ def check_options(options: ExportOptions, config: ModelConfig, drafter: BlockDra
             raise TrigraphError(f"{name} is {value!r}, expected one of {', '.join(known)}")
     if options.max_context is not None and not 1 <= options.max_context <= config.context_length:
         raise TrigraphError(
-            f"max-context is {options.max_context}, expected 1 to {config.context_length}, the model's context length"
+            f"max_context is {options.max_context}, expected 1 to {config.context_length}, the model's context length"
         )
     if options.draft_vocab is not None:
         if not config.mtp_layers and drafter is None:
             raise TrigraphError(
-                f"draft-vocab is {options.draft_vocab}, but the model has no MTP head to draft with; leave it out"
+                f"draft_vocab is {options.draft_vocab}, but the model has no MTP head to draft with; leave it out"
             )
         if drafter is not None and drafter.tokens is not None:
             raise TrigraphError(
-                f"draft-vocab is {options.draft_vocab}, but the drafter has a vocabulary of its own; leave it out"
+                f"draft_vocab is {options.draft_vocab}, but the drafter has a vocabulary of its own; leave it out"
             )
         least = 1 if drafter is None else drafter.config.candidates
         if not least <= options.draft_vocab <= config.vocab:
             raise TrigraphError(
-                f"draft-vocab is {options.draft_vocab}, expected {least} to {config.vocab}, the size of the vocabulary"
+                f"draft_vocab is {options.draft_vocab}, expected {least} to {config.vocab}, the size of the vocabulary"
             )
 
 
@@ -82,9 +82,9 @@ def _check_portable(options: ExportOptions, config: ModelConfig) -> None:
     """Raises TrigraphError for what has no function bodies."""
     for unusable, what in (
         (config.streams is not None, "the model has residual streams"),
-        (options.kv_type == "q8_0", "kv-type is q8_0"),
+        (options.kv_type == "q8_0", "kv_type is q8_0"),
         (options.mmproj is not None, "mmproj names a vision tower"),
-        (options.draft_model is not None, "draft-model names a block drafter"),
+        (options.draft_model is not None, "draft_model names a block drafter"),
     ):
         if unusable:
             raise TrigraphError(

@@ -68,7 +68,7 @@ def _reference(sources: Sequence[Path], out: Path) -> Placement:
         folder = Path(os.path.commonpath([*(file.parent for file in files), out]))
     except ValueError as error:
         raise TrigraphError(
-            f"{files[0]}: is on another drive than {out}; use --copy-weights, or choose an output folder there"
+            f"{files[0]}: is on another drive than {out}; copy the weights, or choose an output folder there"
         ) from error
     locations = {source: file.relative_to(folder).as_posix() for source, file in zip(sources, files, strict=True)}
     return Placement(str(folder), locations, (out / SIDE_FILE).relative_to(folder).as_posix())

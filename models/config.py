@@ -176,7 +176,7 @@ def _check_is_model(file: GGUFFile, architecture: str) -> None:
     """Raises TrigraphError for a file that says that it holds something else."""
     for key in (architecture, file.metadata.get("general.type")):
         if isinstance(key, str) and (why := _NO_MODEL.get(key)) is not None:
-            drafter = ", and this one with --draft-model" if key == "dflash" else ""
+            drafter = ", and this one as its draft_model" if key == "dflash" else ""
             raise TrigraphError(f"{file.paths[0]}: holds {why} alone; give the file of the text model{drafter}")
 
 

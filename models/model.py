@@ -105,7 +105,7 @@ def open_model(path: str | Path, mtp: str | Path | None = None) -> Model:
     first = ATTN_NORM if config.streams is None else mixer(HC_ATTN)[0]
     if in_trunk_file and in_block(0, first) not in file.tensors:
         raise TrigraphError(
-            f"{file.paths[0]}: holds only the MTP head; give the model's own file, and this one beside it with --mtp"
+            f"{file.paths[0]}: holds only the MTP head; give the model's own file, and this one as its mtp"
         )
     if mtp_file is None and not in_trunk_file:  # a trunk whose metadata still mentions the head
         config = replace(config, mtp_layers=0)

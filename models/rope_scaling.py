@@ -33,7 +33,7 @@ class RopeScaling:
         Raises TrigraphError for a theta that does not slow any pair.
         """
         if theta <= 1:
-            raise TrigraphError(f"rope.freq_base is {theta}, and YaRN needs more than 1; use --rope-scaling none")
+            raise TrigraphError(f"rope.freq_base is {theta}, and YaRN needs more than 1; use rope_scaling none")
 
         def pair(turns: float) -> float:
             return dims * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
@@ -63,7 +63,7 @@ def parse_rope_scaling(text: str, original_context: int) -> RopeScaling | None:
         factor = math.nan
     if kind != "yarn" or not 1 < factor <= MOST_FACTOR:
         raise TrigraphError(
-            f"rope-scaling is {quote(text)}, expected none or yarn:FACTOR with a factor above 1 and up to "
+            f"rope_scaling is {quote(text)}, expected none or yarn:FACTOR with a factor above 1 and up to "
             f"{MOST_FACTOR:.0f}, such as yarn:4"
         )
     return RopeScaling(factor, original_context)

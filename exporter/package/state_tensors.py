@@ -93,7 +93,7 @@ def _pages(
     if kv_type == "q8_0":
         if size % _Q8_WIDTH:
             raise TrigraphError(
-                f"kv-type is 'q8_0', which needs heads of a multiple of {_Q8_WIDTH}, not {size}; use f16"
+                f"kv_type is 'q8_0', which needs heads of a multiple of {_Q8_WIDTH}, not {size}; use f16"
             )
         size = size // _Q8_WIDTH * _Q8_BYTES
     dims = (*rows, config.kv_heads, size)

@@ -177,7 +177,7 @@ class DiskTier:
         chain = [] if parent is None else self._folder.chain(parent)
         size, before = self._size(key[0], first), sum(file.size for file in chain)
         if size + before > self._folder.budget:
-            raise _UnwrittenError(f"it takes {size + before:,} bytes; give --cache-size more")
+            raise _UnwrittenError(f"it takes {size + before:,} bytes; raise cache_size")
         path = self._folder.path(key, parent)
         kept = [path, *(file.path for file in chain)]
         self._folder.make_room(size, kept)

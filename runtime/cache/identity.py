@@ -45,7 +45,7 @@ class ModelIdentity:
     def versus(self, found: ModelIdentity) -> str:
         """What is `found` in its place, to be said in an error."""
         parts = self.name == found.name and self.weights != found.weights
-        return f"{found}" + (" (files of --draft-model and --mtp count as weights)" if parts else "")
+        return f"{found}" + (" (files of draft_model and mtp count as weights)" if parts else "")
 
     def __str__(self) -> str:
         head = "with" if self.mtp_head else "without"

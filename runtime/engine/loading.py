@@ -92,7 +92,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     memories = memories.holding(partial(device_bytes, manifest, config, weight_bytes))
     *_, device = memories.devices
     if manifest.drafter is not None and device.arithmetic:
-        raise TrigraphError(f"block drafters do not run on {device.name}; use --device cpu, or leave --draft-model out")
+        raise TrigraphError(f"block drafters do not run on {device.name}; use device cpu, or leave the drafter out")
     if device.library is not None:
         manifest.check_library(library_version(device.operators))
     no_draft = _no_draft(manifest, config.speculation)
@@ -185,7 +185,7 @@ def _shorter(limits: StateLimits, manifest: Manifest, config: EngineConfig) -> l
     """Says that the context is not the model's own, where nobody asked for that."""
     if config.context is not None or limits.context == manifest.max_context:
         return []
-    return [f"context {limits.context:,} of {manifest.max_context:,}: what memory allows; -c 0 asks for all"]
+    return [f"context {limits.context:,} of {manifest.max_context:,}: what memory allows; context 0 asks for all"]
 
 
 def _no_draft(manifest: Manifest, speculation: bool) -> str | None:

@@ -48,9 +48,9 @@ def _limits(manifest: Manifest, context: int) -> StateLimits:
     if not 0 <= context <= most:
         remedy = ""
         if (factor := -(-context // manifest.config.context_length)) > 1:
-            remedy = f"; YaRN extends it: --rope-scaling yarn:{factor}"
+            remedy = f"; YaRN extends it: rope_scaling yarn:{factor}"
         elif context > most:
-            remedy = "; export it with a larger --max-context"
+            remedy = "; export it with a larger max_context"
         raise TrigraphError(f"context is {context}; the package was exported for 1 to {most} tokens{remedy}")
     rest = manifest.page_size, manifest.max_pending, manifest.config.residual, manifest.reach
     return StateLimits(context or most, *rest)

@@ -24,7 +24,7 @@ class PromptLengthError(TrigraphError):
     def of(cls, tokens: int, context: int, *, more: bool = False) -> PromptLengthError:
         """An error that says how many tokens a prompt has; `more`: or yet more."""
         found = f"the prompt has {'more than ' if more else ''}{tokens} tokens; it must have 1 to {context}, the "
-        return cls(f"{found}loaded context{'; shorten it, or load with a larger --ctx-size' if tokens else ''}")
+        return cls(f"{found}loaded context{'; shorten it, or load with a larger context' if tokens else ''}")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def prompt_with_images(
     if room is not None and len(ids) - len(before) > room:
         raise PromptLengthError(
             f"the prompt has more than {most} tokens, the loaded context, of which its images take "
-            f"{sum(image.tokens for image in images)}; shorten it, leave images out, or load with a larger --ctx-size"
+            f"{sum(image.tokens for image in images)}; shorten it, leave images out, or load with a larger context"
         )
     pad = tokenizer.id_of(IMAGE_TOKEN)
     if pad is None:

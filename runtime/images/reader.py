@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image | npt.NDArray[np.uint8] | ResizedImage"
 """A file by its path, the bytes of one, an image of Pillow, or pixels [height, width], [height, width, 3 or 4]."""
 
-NO_TOWER = "the model reads text only; it reads images with its mmproj-*.gguf: give --mmproj FILE with the .gguf file"
+NO_TOWER = "the model reads text only; it reads images with its mmproj-*.gguf, beside the .gguf file or given as mmproj"
 """What users of a model without a vision tower are told."""
 
 _Size: TypeAlias = tuple[int, int] | None

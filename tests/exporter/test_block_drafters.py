@@ -180,7 +180,7 @@ def test_reduced_vocabulary(tmp_path: Path, synthetic: Any, drafters: Drafters, 
     np.testing.assert_array_equal(out["candidates"], expected.candidates)
     assert np.abs(out["edges"] - expected.edges).max() < TOLERANCE * np.abs(expected.edges).max()
     assert set(out["candidates"].flat) <= set(rows.tolist()) and host.manifest.draft_vocab == 512
-    with pytest.raises(TrigraphError, match="draft-vocab is 100, but the drafter has a vocabulary of its own"):
+    with pytest.raises(TrigraphError, match="draft_vocab is 100, but the drafter has a vocabulary of its own"):
         package(tmp_path / "other", source, tmp_path / "drafter.gguf", draft_vocab=100)
 
 

@@ -165,7 +165,7 @@ def test_portable_packages_are_for_text(tmp_path: Path, operator_library: Path) 
     assert manifest.notices == ("images cannot be read: portable packages are for text alone",)
     for options, text in (
         (ExportOptions(portable=True, mmproj=tower), "mmproj names a vision tower: portable packages"),
-        (ExportOptions(portable=True, kv_type="q8_0"), "kv-type is q8_0: portable packages"),
+        (ExportOptions(portable=True, kv_type="q8_0"), "kv_type is q8_0: portable packages"),
     ):
         with pytest.raises(TrigraphError, match=text):
             export(model, tmp_path / "package", options)

@@ -227,13 +227,13 @@ def test_what_no_kernel_reads_is_converted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (ExportOptions(kv_type="q4_0"), "kv-type is 'q4_0', expected one of f16, f32, q8_0"),
+        (ExportOptions(kv_type="q4_0"), "kv_type is 'q4_0', expected one of f16, f32, q8_0"),
         (ExportOptions(activations="int4"), "activations is 'int4'"),
         (ExportOptions(weights="move"), "weights is 'move'"),
-        (ExportOptions(max_context=0), "max-context is 0, expected 1 to 4096"),
-        (ExportOptions(max_context=5000), "max-context is 5000, expected 1 to 4096"),
-        (ExportOptions(draft_vocab=0), "draft-vocab is 0, expected 1 to 320"),
-        (ExportOptions(draft_vocab=321), "draft-vocab is 321, expected 1 to 320"),
+        (ExportOptions(max_context=0), "max_context is 0, expected 1 to 4096"),
+        (ExportOptions(max_context=5000), "max_context is 5000, expected 1 to 4096"),
+        (ExportOptions(draft_vocab=0), "draft_vocab is 0, expected 1 to 320"),
+        (ExportOptions(draft_vocab=321), "draft_vocab is 321, expected 1 to 320"),
     ],
 )
 def test_options(options: ExportOptions, text: str, nano_gguf: Path, tmp_path: Path) -> None:

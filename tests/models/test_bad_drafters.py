@@ -166,9 +166,9 @@ def test_commands(tmp_path: Path, synthetic: Any, drafters: Drafters, trigraph: 
     model, file = synthetic("tiny-dense", "F32"), drafters("dspark")
     refusals = {
         ("export", file, "-o", tmp_path / "a"): "holds a block drafter (DFlash) alone; give the file of the text model",
-        ("run", file, "-p", "a"): "give the file of the text model, and this one with --draft-model",
+        ("run", file, "-p", "a"): "give the file of the text model, and this one as its draft_model",
         ("export", model, "-o", tmp_path / "a", "-md", model): "expected 'dflash'; give the file of a block drafter",
-        ("export", model, "-o", tmp_path / "a", "-md", file, "--portable"): "draft-model names a block drafter",
+        ("export", model, "-o", tmp_path / "a", "-md", file, "--portable"): "draft_model names a block drafter",
         ("export", model, "-o", tmp_path / "a", "-md", file, "--draft-vocab", 20): "expected 32 to 512",
         ("inspect", model, "-md", model): "expected 'dflash'",
         ("inspect", file, "-md", file): "is a block drafter; --draft-model is for its model, leave it out",

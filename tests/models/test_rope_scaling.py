@@ -167,7 +167,7 @@ def test_an_export_extends_the_context(tmp_path: Path, operator_library: Path) -
     "text", ["yarn", "yarn:", "yarn:x", "yarn:1", "yarn:-4", "yarn:nan", "yarn:1e9", "linear:2", ""]
 )
 def test_other_scalings_are_refused(tmp_path: Path, nano_gguf: Path, text: str) -> None:
-    with pytest.raises(TrigraphError, match=r"rope-scaling is .* expected none or yarn:FACTOR"):
+    with pytest.raises(TrigraphError, match=r"rope_scaling is .* expected none or yarn:FACTOR"):
         export(nano_gguf, tmp_path / "out", ExportOptions(rope_scaling=text))
 
 

@@ -221,7 +221,7 @@ def test_a_drafter_of_another_package_is_another_model(packages: Packages, tmp_p
     model = MODELS[0]
     engine, other = load(folder(packages, model)), load(folder(packages, model, drafter=False))
     engine.generate([1, 2, 3], GREEDY, tmp_path / "session").run()
-    files = r"\(files of --draft-model and --mtp count as weights\)"
+    files = r"\(files of draft_model and mtp count as weights\)"
     with pytest.raises(TrigraphError, match=f"was saved with the model .*{files}; load that one"):
         other.generate([1, 2, 3], replace(GREEDY, drafter="auto"), tmp_path / "session").run()
     request = engine.generate([1, 2, 3], GREEDY, receipt=True)

@@ -134,7 +134,7 @@ class CudaWeightSource(WeightSource):
             return RetryError("a step failed as a GPU had no memory left; the CPU has taken some experts back")
         return TrigraphError(
             f"a step failed as GPU {self._library.number} has no memory left; close other programs that use it, or "
-            "load with a smaller --gpu-memory, a smaller context or fewer sequences"
+            "load with a smaller gpu_memory, a smaller context or fewer sequences"
         )
 
 

@@ -105,7 +105,7 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
         (["run", "{tiny}", "-p", ""], "the prompt has 0 tokens"),
         (
             ["run", "{tiny}", "-p", "word " * 3000],
-            "tokens; it must have 1 to 2048, the loaded context; shorten it, or load with a larger --ctx-size",
+            "tokens; it must have 1 to 2048, the loaded context; shorten it, or load with a larger context",
         ),
         (["run", "{tiny}", "--prompt-cache", "{tmp}/cache.state"], "--prompt-cache needs a prompt"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "is not a session file; name a new file"),

@@ -104,4 +104,4 @@ def test_raw_prompts_without_a_place(trigraph: Run, package: Path, image: Path) 
 
 
 def test_a_model_that_reads_text_only(trigraph: Run, tiny_package: Path, image: Path) -> None:
-    assert_one_line_error(trigraph("run", tiny_package, "-p", "What?", "--image", image), "reads text only", "--mmproj")
+    assert_one_line_error(trigraph("run", tiny_package, "-p", "What?", "--image", image), "reads text only", "mmproj")

@@ -47,7 +47,7 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["run", "x.gguf", "--top_k", "2"], "unknown option --top_k: did you mean --top-k?"),
         (["run", "x.gguf", "-ngl", "99"], "unknown option -ngl: --device cuda"),
         (["run", "x.gguf", "--n-cpu-moe", "8"], "unknown option --n-cpu-moe: --gpu-memory 12G leaves experts"),
-        (["run", "{tiny}", "-p", "a", "--gpu-memory", "12G"], "gpu_memory is for a GPU, and the device is cpu; add"),
+        (["run", "{tiny}", "-p", "a", "--gpu-memory", "12G"], "gpu_memory is for a GPU, and the device is cpu; use"),
         (["run", "{tiny}", "-p", "a", "--gpu-memory", "12Q"], "--gpu-memory '12Q': write a number of bytes"),
         (
             ["inspect", "{tiny}", "--gpu-memory", "1M"],
@@ -109,8 +109,8 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["inspect", "x.gguf", "--device", "cuda"], "unknown option --device: 'trigraph doctor --device' says whether"),
         (["serve", "--config", "{tmp}/old.toml"], "unknown option 'max-model-len': use --ctx-size"),
         (["export", "x.gguf", "-r", "y"], "unknown option -r: 'trigraph export --help' lists all"),
-        (["run", "{tiny}", "-p", "a", "-c", "99999"], "; YaRN extends it: --rope-scaling yarn:49"),
-        (["run", "{package}", "-p", "a", "-c", "1k"], "1 to 512 tokens; export it with a larger --max-context"),
+        (["run", "{tiny}", "-p", "a", "-c", "99999"], "; YaRN extends it: rope_scaling yarn:49"),
+        (["run", "{package}", "-p", "a", "-c", "1k"], "1 to 512 tokens; export it with a larger max_context"),
         (["run", "{tiny}", "-p", "a", "-c", "4q"], "'4q' is not a number of tokens, such as 4096 or 32k"),
     ],
     ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else "",
@@ -137,7 +137,7 @@ def test_a_context_that_memory_bounds(
     """It is said, unless it was asked for."""
     monkeypatch.setattr(Device, "free_memory", lambda self: 1)
     command = ["run", tiny_gguf, "--rope-scaling", "yarn:49", "-p", "a", "-n", 1, "-v"]
-    said = "note: context 32,768 of 100,352: what memory allows; -c 0 asks for all"
+    said = "note: context 32,768 of 100,352: what memory allows; context 0 asks for all"
     for options, context in (([], 32768), (["-c", "0"], 100352), (["-c", "40k"], 40960)):
         result = trigraph(*command, *options)
         assert result.status == 0 and f"context {context}," in result.err, result.err
