@@ -69,6 +69,8 @@ def load(
     if os.path.isdir(given.path):
         if config.draft_model is not None:
             raise TrigraphError(f"{given.path}: is a package; draft_model is for the export of a .gguf file")
+        if config.options not in (None, ExportOptions()):
+            raise TrigraphError(f"{given.path}: is a package; options are for the export of a .gguf file")
         return Engine(_model(CachedPackage(given.path), config, progress))
     exported = config.options or ExportOptions()
     drafter = exported.draft_model if config.draft_model is None else Path(config.draft_model)

@@ -110,6 +110,9 @@ def test_its_name_may_be_a_string(nano_gguf: Path, drafter: Path) -> None:
 def test_a_package_has_its_own(tiny_package: Path, drafter: Path) -> None:
     with pytest.raises(TrigraphError, match="is a package; draft_model is for the export"):
         load(tiny_package, draft_model=drafter)
+    with pytest.raises(TrigraphError, match="is a package; options are for the export"):
+        load(tiny_package, options=ExportOptions(draft_model=drafter))
+    load(tiny_package, options=ExportOptions()).close()
 
 
 @pytest.mark.slow
