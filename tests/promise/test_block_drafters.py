@@ -66,7 +66,7 @@ class Blocks:
                 assert self.bits.setdefault(text, bits) == bits, f"another block after {len(text)} tokens"
             return result
 
-        steps.draft_block = drafted  # type: ignore[method-assign]
+        steps.draft_block = drafted
         return engine
 
 
