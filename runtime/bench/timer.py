@@ -45,7 +45,7 @@ class Timer:
         samples: dict[Case, list[Sample]] = defaultdict(list)
         rest = _REST if len(contenders) > 1 else 0
 
-        def take_turns(name: str, k: int, engines: Sequence[Contender], wake: _Call, call: _Call) -> None:
+        def time_each(name: str, k: int, engines: Sequence[Contender], wake: _Call, call: _Call) -> None:
             time.sleep(rest)
             read = self._bandwidth.measure()
             for engine in engines:
@@ -58,10 +58,10 @@ class Timer:
             for k in self._options.verify_tokens:
                 tokens = self._tokens.draw(k)
                 one, all_ = methodcaller("verify", tokens[:1]), methodcaller("verify", tokens)
-                take_turns("decode" if k == 1 else "verify", k, engines, one, all_)
+                time_each("decode" if k == 1 else "verify", k, engines, one, all_)
             for name, rows in {name: rows for engine in engines for name, rows in engine.drafters.items()}.items():
                 draft = methodcaller(name, 1)  # the first one also fills the head's KV cache after the verifies
-                take_turns(name, rows, [engine for engine in engines if name in engine.drafters], draft, draft)
+                time_each(name, rows, [engine for engine in engines if name in engine.drafters], draft, draft)
         for case, taken in samples.items():
             yield Timing(case, taken[1:])
 
