@@ -25,7 +25,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 def test_no_plugin(anew: pytest.MonkeyPatch) -> None:
     anew.setitem(sys.modules, "onnxruntime_ep_webgpu", None)
     with pytest.raises(
-        TrigraphError, match=r"plugin is not installed; pip install onnxruntime-ep-webgpu, or use --device"
+        TrigraphError, match=r"plugin is not installed; pip install onnxruntime-ep-webgpu, or use device"
     ):
         open_device("webgpu")
 
