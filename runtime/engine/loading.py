@@ -94,7 +94,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     memories = memories.holding(partial(device_bytes, manifest, config, weight_bytes))
     *_, device = memories.devices
     if manifest.drafter is not None and device.arithmetic:
-        raise TrigraphError(f"block drafters do not run on {device.name}; use device cpu, or leave the drafter out")
+        raise TrigraphError(f"block drafters do not run on {device.name}; use device=cpu, or leave the drafter out")
     if device.library is not None:
         manifest.check_library(library_version(device.operators))
     no_draft = _no_draft(manifest, config.speculation)

@@ -48,7 +48,7 @@ def _limits(manifest: Manifest, context: int) -> StateLimits:
     if not 0 <= context <= most:
         remedy = ""
         if (factor := -(-context // manifest.config.context_length)) > 1:
-            remedy = f"; YaRN extends it: rope_scaling yarn:{factor}"
+            remedy = f"; YaRN extends it: rope_scaling=yarn:{factor}"
         elif context > most:
             remedy = "; export it with a larger max_context"
         raise TrigraphError(f"context is {context}; the package was exported for 1 to {most} tokens{remedy}")

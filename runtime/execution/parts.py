@@ -62,7 +62,7 @@ class Memories:
             if (value := numbers[name]) is None:
                 continue
             if names == "cpu":
-                raise TrigraphError(f"{name} is for a GPU, and the device is cpu; use device cuda, or leave it out")
+                raise TrigraphError(f"{name} is for a GPU, and the device is cpu; use device=cuda, or leave it out")
             values = list(value) if isinstance(value, list | tuple) else [value]
             for number in values:
                 check(name, number, kind, lambda found: found > 0, least)

@@ -230,7 +230,7 @@ def open_session(
             f"{path}: ONNX Runtime cannot open the graph ({_first_line(error)}); export it again"
         ) from error
     if device.provider not in session.get_providers():
-        raise TrigraphError(f"{path}: ONNX Runtime opened the graph without its {device.provider}; use device cpu")
+        raise TrigraphError(f"{path}: ONNX Runtime opened the graph without its {device.provider}; use device=cpu")
     return session
 
 

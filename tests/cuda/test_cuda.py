@@ -235,9 +235,9 @@ def test_no_gpu_is_a_sentence_and_no_silent_cpu_run(packages: Packages, monkeypa
         reason = str(error)
     else:
         pytest.skip("this machine has a GPU")
-    assert "use device cpu" in reason
+    assert "use device=cpu" in reason
     package = packages("tiny-moe", "Q4_K_M")
-    with pytest.raises(TrigraphError, match="use device cpu"):
+    with pytest.raises(TrigraphError, match="use device=cpu"):
         load(package, device="cuda", context=64)
     engine = load(package, device="auto", context=64)
     assert engine.model.device.name == "cpu" and engine.model.device.reason == reason

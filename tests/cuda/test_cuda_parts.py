@@ -180,7 +180,7 @@ def test_by_memory(packages: Packages) -> None:
         ("cuda:0,cuda:0", {"split": "1,2"}, "split is '1,2'; it must be a number"),
         ("cuda:0,cuda:0", {"gpu_memory": [1 << 33, 1 << 40]}, "gpu_memory is 1,099.51 GB, and cuda:0 has 17.18 GB in"),
         ("cuda:0,cuda:0", {"gpu_memory": [1 << 33, 1 << 30]}, "the last GPU may take 1.07 GB, and the model needs 1.0"),
-        ("cpu", {"split": [1]}, "split is for a GPU, and the device is cpu; use device cuda, or leave it out"),
+        ("cpu", {"split": [1]}, "split is for a GPU, and the device is cpu; use device=cuda, or leave it out"),
     ],
 )
 def test_settings_that_cannot_be(packages: Packages, device: str, settings: dict[str, Any], words: str) -> None:

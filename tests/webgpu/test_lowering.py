@@ -61,7 +61,7 @@ def test_weights_once(packages: Packages) -> None:
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("tiny-dense", "IQ4_XS", {}, "is of type IQ4_XS, and webgpu has products with F32, F16, BF16, Q4_0"),
     ("tiny-streams", "F32", {}, "webgpu has no counterpart of"),
-    ("tiny-dense", "Q8_0", {"kv_type": "f32"}, "export with kv_type f16 or q8_0, or use device cpu"),
+    ("tiny-dense", "Q8_0", {"kv_type": "f32"}, "export with kv_type=f16 or q8_0, or use device=cpu"),
 ]
 
 
@@ -69,7 +69,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
 def test_refusals(geometry: str, quant: str, options: dict[str, Any], message: str, packages: Packages) -> None:
     with pytest.raises(TrigraphError, match=message) as caught:
         lower(load_graph(packages(geometry, quant, **options) / "verify.onnx"), 64)
-    assert str(caught.value).endswith("use device cpu")
+    assert str(caught.value).endswith("use device=cpu")
 
 
 def test_text_of_packages_with_images(packages: Packages, tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ def test_text_of_packages_with_images(packages: Packages, tmp_path: Path) -> Non
             lower(load_graph(folder / f"{graph}.onnx"), 64).keys()
             == lower(load_graph(packages("tiny-dense", "Q8_0") / f"{graph}.onnx"), 64).keys()
         )
-    with pytest.raises(TrigraphError, match="webgpu does not read images yet; use device cpu"):
+    with pytest.raises(TrigraphError, match="webgpu does not read images yet; use device=cpu"):
         lower(load_graph(folder / "vision.onnx"), 64)
 
 
 def test_other_operators_are_refused(packages: Packages) -> None:
     model = load_graph(packages("tiny-dense", "Q8_0") / "verify.onnx")
     next(node for node in model.graph.node if node.op_type == "RMSNorm").op_type = "Odd"
-    with pytest.raises(TrigraphError, match="webgpu has no counterpart of 'Odd' yet; use device cpu"):
+    with pytest.raises(TrigraphError, match="webgpu has no counterpart of 'Odd' yet; use device=cpu"):
         lower(model, 64)
 
 

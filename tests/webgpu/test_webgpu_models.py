@@ -124,6 +124,6 @@ def test_text_where_images_could_be(packages: Packages, seeing: SeeingPackages) 
         known = _ids(blind, [token % 250 for token in PROMPT], temperature=0)
     with load(seeing("tiny-dense", "Q8_0"), device="webgpu", context=256) as other:
         assert _ids(other, [token % 250 for token in PROMPT], temperature=0) == known
-        with pytest.raises(TrigraphError, match="webgpu does not read images yet; use device cpu"):
+        with pytest.raises(TrigraphError, match="webgpu does not read images yet; use device=cpu"):
             other.generate(prompt_of(5, (2, 2), 3), max_tokens=2).run()
         assert _ids(other, [token % 250 for token in PROMPT], temperature=0) == known

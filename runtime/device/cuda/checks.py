@@ -22,14 +22,14 @@ def check_driver() -> None:
         ctypes.CDLL(name)
     except OSError:
         raise TrigraphError(
-            f"no NVIDIA driver is installed ({name} is missing); install it, or use device cpu"
+            f"no NVIDIA driver is installed ({name} is missing); install it, or use device=cpu"
         ) from None
 
 
 @cache
 def check_provider() -> None:
     """Raises TrigraphError where ONNX Runtime cannot use a GPU."""
-    remedy = "pip install 'onnxruntime-gpu[cuda]', or use device cpu"
+    remedy = "pip install 'onnxruntime-gpu[cuda]', or use device=cpu"
     if PROVIDER not in ort.get_available_providers():
         raise TrigraphError(f"this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime, then {remedy}")
     with contextlib.redirect_stdout(text_io.StringIO()):  # it prints what it does not find

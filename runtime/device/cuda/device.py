@@ -127,7 +127,7 @@ def open_cuda(number: int | None = None) -> CudaDevice:
         check_driver()
         check_provider()
         if problem := library.problem():
-            raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use device cpu")
+            raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use device=cpu")
     if number is None:
         library.number = library.by_speed()[0]
     library.use_host_experts(host_experts())

@@ -157,7 +157,7 @@ class CudaLibrary:
             free, total = self.free_memory()
             raise TrigraphError(
                 f"GPU {self.number} has {free / 1e6:,.0f} of {total / 1e6:,.0f} MB free, and {nbytes / 1e6:,.0f} MB "
-                "are needed; load with a smaller context or fewer sequences, or use device cpu"
+                "are needed; load with a smaller context or fewer sequences, or use device=cpu"
             )
         return int(address)
 

@@ -125,7 +125,7 @@ def _too_small(weights: Weights, budget: int, working_bytes: int, *, several: bo
     if state_room > 0:
         fits = (
             f"a state of {state_room / 1e9:,.2f} GB fits: load with a smaller context, fewer sequences or less "
-            "kv_memory, or export with kv_type q8_0"
+            "kv_memory, or export with kv_type=q8_0"
         )
     else:
         fits = "take a file with fewer bits a weight"
@@ -133,7 +133,7 @@ def _too_small(weights: Weights, budget: int, working_bytes: int, *, several: bo
     return TrigraphError(
         f"the {'last ' * several}GPU may take {budget / 1e9:,.2f} GB, and the model needs {needed / 1e9:,.2f} GB "
         f"there{whole}: {rest.trunk_bytes / 1e9:,.2f} GB of weights, {rest.state_bytes / 1e9:,.2f} GB of state and "
-        f"{working_bytes / 1e9:,.2f} GB to work with; {fits}, or use device cpu"
+        f"{working_bytes / 1e9:,.2f} GB to work with; {fits}, or use device=cpu"
     )
 
 

@@ -166,7 +166,7 @@ def _check_memory(needed: int, spare: int = 0) -> None:
     if free is not None and needed + spare > free:
         raise TrigraphError(
             f"repacked weights take {needed / 1e9:.1f} GB of memory, of which {free / 1e9:.1f} GB are free; use "
-            "repack off"
+            "repack=off"
         )
 
 

@@ -13,7 +13,7 @@ from trigraph.models.errors import TrigraphError
 
 PROVIDER = "WebGpuExecutionProvider"
 _LEAST = (1, 30)  # version of ONNX Runtime whose plugins have CausalConvWithState of columns
-_REMEDY = "pip install onnxruntime-ep-webgpu, or use device cpu"
+_REMEDY = "pip install onnxruntime-ep-webgpu, or use device=cpu"
 
 
 class Plugin:
@@ -108,12 +108,12 @@ def open_plugin(number: int) -> Plugin:
     """The GPU of that number. Raises TrigraphError that says what is missing."""
     found = _devices()
     if not found:
-        raise TrigraphError("the WebGPU plugin finds no GPU; install its driver (Vulkan on Linux), or use device cpu")
+        raise TrigraphError("the WebGPU plugin finds no GPU; install its driver (Vulkan on Linux), or use device=cpu")
     if number >= len(found):
         raise TrigraphError(f"there is no webgpu:{number}; the plugin shows {len(found)}, numbered from 0")
     plugin = Plugin(found[number])
     if (reason := plugin.failure(TensorProto.FLOAT)) is not None:
-        raise TrigraphError(f"WebGPU cannot use the GPU ({reason}); check its driver, or use device cpu")
+        raise TrigraphError(f"WebGPU cannot use the GPU ({reason}); check its driver, or use device=cpu")
     return plugin
 
 

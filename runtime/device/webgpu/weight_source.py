@@ -47,7 +47,7 @@ class WebGpuWeightSource(WeightSource):
         if budget is not None and weights + rest > budget:
             raise TrigraphError(
                 f"weights and state take {(weights + rest) / 1e6:,.0f} MB of the GPU, more than "
-                f"gpu_memory, {budget / 1e6:,.0f} MB; raise it, load with a smaller context, or use device cpu"
+                f"gpu_memory, {budget / 1e6:,.0f} MB; raise it, load with a smaller context, or use device=cpu"
             )
         taken = f"the GPU takes {weights / 1e6:,.0f} MB of weights and {rest / 1e6:,.0f} of state"
         attention = f"; the CPU computes attention, with {cached / 1e6:,.0f} MB of keys and values" if cached else ""

@@ -240,5 +240,5 @@ def test_without_an_mtp_head(package: Path) -> None:
 def test_a_budget_that_holds_no_head(package: Path) -> None:
     """Even without a layer."""
     budget = budget_for_layers(package, LAYERS, CAPACITY, 3)
-    with pytest.raises(TrigraphError, match=r"needs 1\.0\d GB there, even with all layers on the CPU: .*device cpu"):
+    with pytest.raises(TrigraphError, match=r"needs 1\.0\d GB there, even with all layers on the CPU: .*device=cpu"):
         load(package, device="cuda", gpu_memory=budget - 1, context=CAPACITY, sequences=3)

@@ -109,7 +109,7 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["inspect", "x.gguf", "--device", "cuda"], "unknown option --device: 'trigraph doctor --device' says whether"),
         (["serve", "--config", "{tmp}/old.toml"], "unknown option 'max-model-len': use --ctx-size"),
         (["export", "x.gguf", "-r", "y"], "unknown option -r: 'trigraph export --help' lists all"),
-        (["run", "{tiny}", "-p", "a", "-c", "99999"], "; YaRN extends it: rope_scaling yarn:49"),
+        (["run", "{tiny}", "-p", "a", "-c", "99999"], "; YaRN extends it: rope_scaling=yarn:49"),
         (["run", "{package}", "-p", "a", "-c", "1k"], "1 to 512 tokens; export it with a larger max_context"),
         (["run", "{tiny}", "-p", "a", "-c", "4q"], "'4q' is not a number of tokens, such as 4096 or 32k"),
     ],

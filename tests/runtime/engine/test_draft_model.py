@@ -97,7 +97,7 @@ def test_webgpu_runs_none(nano_gguf: Path, drafter: Path, monkeypatch: pytest.Mo
         name, arithmetic = "webgpu", "another's"
 
     monkeypatch.setattr(parts, "open_devices", lambda *asked: [Gpu(None, "WebGPU")])
-    with pytest.raises(TrigraphError, match="block drafters do not run on webgpu; use device cpu, or leave"):
+    with pytest.raises(TrigraphError, match="block drafters do not run on webgpu; use device=cpu, or leave"):
         load(nano_gguf, draft_model=drafter, device="webgpu")
 
 

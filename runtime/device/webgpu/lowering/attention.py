@@ -37,7 +37,7 @@ class Attention:
         *_, heads, dim = (size.dim_value for size in cache.shape.dim)
         if cache.elem_type == TensorProto.FLOAT:
             raise TrigraphError(
-                "webgpu has no keys and values of float32: export with kv_type f16 or q8_0, or use device cpu"
+                "webgpu has no keys and values of float32: export with kv_type=f16 or q8_0, or use device=cpu"
             )
         if cache.elem_type != TensorProto.FLOAT16 or not self._has_half:
             own = [self._rows.cut(key), self._rows.cut(value), norm, *caches, *_STEP]

@@ -44,7 +44,7 @@ class _Lowering:
     def __init__(self, model: ModelProto, positions: int, has_half: bool) -> None:
         self.builder = b = Builder(model)
         if "patches" in b.inputs:
-            raise TrigraphError("webgpu does not read images yet; use device cpu")
+            raise TrigraphError("webgpu does not read images yet; use device=cpu")
         self._padded = "accepted" in b.inputs  # a draft may have any bits
         self._steps, self._last = (Rows(b, counted, padded=self._padded) for counted in ("input_ids", "past_lens"))
         self._attention = Attention(b, list(model.graph.node), self._steps, positions, has_half=has_half)
@@ -74,7 +74,7 @@ class _Lowering:
         elif (lowered := self._lowered.get(node.op_type)) is not None:
             lowered(inputs, outputs, _attributes(node))
         else:
-            raise TrigraphError(f"webgpu has no counterpart of {quote(node.op_type)} yet; use device cpu")
+            raise TrigraphError(f"webgpu has no counterpart of {quote(node.op_type)} yet; use device=cpu")
         for name, inside in zip(node.output, outputs, strict=True):
             if name != inside:
                 self._results.cut(inside, out=name)

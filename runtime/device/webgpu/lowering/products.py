@@ -20,7 +20,7 @@ def product(b: Builder, x: str, weight: str, type: str, out: str) -> None:
         return
     if (layout := LAYOUTS.get(type)) is None:
         known = ", ".join([*FLOAT_TYPES, *LAYOUTS])
-        raise TrigraphError(f"{weight} is of type {type}, and webgpu has products with {known}; use device cpu")
+        raise TrigraphError(f"{weight} is of type {type}, and webgpu has products with {known}; use device=cpu")
     rows, row_bytes = b.dims(weight)
     codes, scales = layout.packed_shapes(rows, row_bytes)
     width = scales[1] * layout.block
@@ -67,6 +67,6 @@ def gated_block_matmul(b: Builder, inputs: list[str], outputs: list[str], attrib
     """GatedBlockMatMul: the product of silu(gate) * up."""
     gate, up, weight = inputs
     if not up or "scale" in attributes:
-        raise TrigraphError("webgpu has no products of residual streams; use device cpu")
+        raise TrigraphError("webgpu has no products of residual streams; use device=cpu")
     gated = b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), up)
     product(b, gated, weight, attributes["type"], outputs[0])

@@ -92,8 +92,8 @@ def test_a_budget_below_what_is_behind_the_layers_is_an_error(blocks: tuple[Bloc
     [
         (5, 8, (), r"; a state of 5\.00 GB fits: load with a smaller context, fewer sequences or less kv_memory, or"),
         (5, 8, (SMALL,), r"; a state of 5\.00 GB fits: "),
-        (16, 2, (), "; take a file with fewer bits a weight, or use device cpu"),
-        (16, 11, (SMALL,), "; take a file with fewer bits a weight, or use device cpu"),
+        (16, 2, (), "; take a file with fewer bits a weight, or use device=cpu"),
+        (16, 11, (SMALL,), "; take a file with fewer bits a weight, or use device=cpu"),
     ],
 )
 def test_what_would_fit(trunk: int, state: int, layers: tuple[ExpertLayer, ...], words: str) -> None:
