@@ -68,6 +68,7 @@ class NativeCompletion(Job):
             constraint=form(fields, None),
             logprobs=fields.n_probs or None,
             receipt=bool(fields.receipt),
+            choices=len(prompts) * choices,
         )
         self.generations = [
             Generation(model.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
