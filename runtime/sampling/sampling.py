@@ -17,15 +17,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.checks import check, is_a
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.sampling import draws
+from trigraph.runtime.sampling.biases import LARGEST, Biases
 from trigraph.runtime.sampling.guide import Guide
 from trigraph.runtime.sampling.thought import Thought
 from trigraph.runtime.sampling.top_logits import top_logits
 
-_LARGEST = 1e30  # what is added to a logit of float32, for each of many tokens
 _LONGEST = 2**31 - 1
 _RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
     ("temperature", float, lambda value: 0 <= value < math.inf, "0 or more, and finite"),
@@ -33,8 +33,8 @@ _RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
     ("top_p", float, lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("min_p", float, lambda value: 0 <= value <= 1, "from 0 to 1"),
     ("repeat_penalty", float, lambda value: 0.01 <= value <= 100, "from 0.01 to 100"),
-    ("presence_penalty", float, lambda value: abs(value) <= _LARGEST, f"from -{_LARGEST:g} to {_LARGEST:g}"),
-    ("frequency_penalty", float, lambda value: abs(value) <= _LARGEST, f"from -{_LARGEST:g} to {_LARGEST:g}"),
+    ("presence_penalty", float, lambda value: abs(value) <= LARGEST, f"from -{LARGEST:g} to {LARGEST:g}"),
+    ("frequency_penalty", float, lambda value: abs(value) <= LARGEST, f"from -{LARGEST:g} to {LARGEST:g}"),
     ("penalty_window", int, lambda value: -1 <= value <= _LONGEST, f"-1 (all), or from 0 (none) to {_LONGEST}"),
     ("seed", int, lambda value: 0 <= value < 2**64, "from 0 to 2^64 - 1"),
 )
@@ -63,18 +63,11 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, kind, holds, wanted in _RULES:
             check(name, getattr(self, name), kind, holds, wanted)
-        for pair in self.logit_bias if isinstance(self.logit_bias, tuple | list) else [self.logit_bias]:
-            if not (isinstance(pair, tuple | list) and len(pair) == 2 and is_a(pair[0], int) and is_a(pair[1], float)):
-                raise TrigraphError(f"logit_bias has {quote(pair)}; give pairs of a token id and a number")
-            if not (abs(pair[1]) <= _LARGEST or pair[1] == -math.inf):
-                raise TrigraphError(
-                    f"logit_bias of token {pair[0]} is {pair[1]}; it must be from -{_LARGEST:g} to {_LARGEST:g}, "
-                    "or -inf to ban the token"
-                )
+        object.__setattr__(self, "logit_bias", Biases(self.logit_bias))
 
     def check_vocabulary(self, vocab: int) -> None:
         """Raises TrigraphError when a bias is for a token that a vocabulary of `vocab` tokens does not have."""
-        for token, _ in self.logit_bias:
+        for token in Biases(self.logit_bias).ends:
             if not 0 <= token < vocab:
                 raise TrigraphError(f"logit_bias is for token {token}; ids of this model are from 0 to {vocab - 1}")
 
@@ -114,10 +107,9 @@ class Sampler:
         self.options = options
         self.guide = guide
         self._thought = thought
-        self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
-        self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
+        self._biases = Biases(options.logit_bias)
         self._penalties = Penalties(options, history) if options.penalizes else None
-        self._plain = self._penalties is None and not options.logit_bias
+        self._plain = self._penalties is None and not self._biases
         self._greedy = options.temperature == 0 and self._plain
         self._free = self._plain and guide is None and thought is None
 
@@ -181,10 +173,6 @@ class Sampler:
         logits = step.logits[row]  # token 0 is also what comes of logits that are not numbers
         return choose(logits if self._plain else self._adjusted(logits), self.options, position)
 
-    @cached_property
-    def _banned(self) -> set[int]:
-        return {token for token, bias in self.options.logit_bias if bias == -math.inf}
-
     @property
     def _follower(self) -> Guide | Thought | None:
         """What follows the text now."""
@@ -198,8 +186,8 @@ class Sampler:
         """What the thought or the constraint leaves no choice of."""
         if self._free or (follower := self._follower) is None:
             return []
-        tokens = follower.forced[:limit]
-        return tokens if follower is self._thought else [*takewhile(lambda token: token not in self._banned, tokens)]
+        tokens, banned = follower.forced[:limit], self._biases.banned
+        return tokens if follower is self._thought else [*takewhile(lambda token: token not in banned, tokens)]
 
     def _choose(self, step: Rows, row: int, position: int, drawn: int) -> int:
         if imposed := self._imposed(1):
@@ -232,9 +220,8 @@ class Sampler:
 
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """The logits with biases and penalties; a copy, unless there are none."""
-        if len(self._biased):
-            logits, known = logits.copy(), self._biased < len(logits)
-            np.add.at(logits, self._biased[known], self._biases[known])
+        if self._biases:
+            logits = self._biases.add(logits)
         return logits if self._penalties is None else self._penalties.apply(logits)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import re
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ PART_RULE = "texts are read, and images in messages of the user and in results o
 
 _CODE = "invalid_image"
 _MOST_SECONDS = 60.0
+_MOST_AT_ONCE = 64  # requests whose images are read: each takes one of the threads that read requests
 _MOST_HEAD = 200  # characters of a data URI before its data
+_readers = threading.BoundedSemaphore(_MOST_AT_ONCE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _HEAD = re.compile(r"data:([^;,]*);base64", re.IGNORECASE)
 _REMEDY = "send the image itself, as data:image/png;base64,... with its bytes in base64"
@@ -72,8 +75,8 @@ def check_media_type(kind: str | None, place: str) -> None:
 def read_images(reader: ImageReader | None, images: Sequence[SentImage], most: int) -> list[ResizedImage]:
     """The images of a request as the model sees them. It takes long: a thread's work.
 
-    `most`: how many there may be. Raises ApiError for a model that reads text only, for more images, and for one that
-    cannot be read or exceeds a limit.
+    `most`: how many there may be. Raises ApiError for a model that reads text only, for more images, for one that
+    cannot be read or exceeds a limit, and when too many requests have theirs read already.
     """
     if not images:
         return []
@@ -88,6 +91,15 @@ def read_images(reader: ImageReader | None, images: Sequence[SentImage], most: i
             code=_CODE,
         )
     files = [_bytes(image, reader.limits.bytes) for image in images]
+    if not _readers.acquire(blocking=False):
+        raise ApiError("the images of too many requests are read already; try again later", 429, code="too_busy")
+    try:
+        return _decoded(reader, images, files)
+    finally:
+        _readers.release()
+
+
+def _decoded(reader: ImageReader, images: Sequence[SentImage], files: Sequence[bytes]) -> list[ResizedImage]:
     decoded, until = [], time.monotonic() + _MOST_SECONDS
     for image, data in zip(images, files, strict=True):
         if time.monotonic() > until:

@@ -19,6 +19,7 @@ from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.reply_form import check_strict
 from trigraph.runtime.server.schema import Bias, ResponseFormat, Sampling, StructuredOutputs
 
+MOST_LOGPROBS = 4 << 20  # of a request: some 300 bytes each until they are written
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
 _MOST_BIASES = 100_000
 _MOST_TEXTS = 10_000  # of a request's biases: each is made tokens of
@@ -35,8 +36,9 @@ def request_options(
     constraint: Constraint | None = None,
     logprobs: int | None = None,
     receipt: bool = False,
+    choices: int = 1,
 ) -> Options:
-    """The server's defaults, and what the request says otherwise."""
+    """The server's defaults, and what the request says otherwise. `choices`: the completions that it asks for."""
     settings = model.settings
     defaults = settings.defaults.of_model(model.engine.sampling)
     changed: dict[str, Any] = {
@@ -58,7 +60,7 @@ def request_options(
     return replace(
         defaults,
         sampling=sampling,
-        max_tokens=_limit(max_tokens, defaults.max_tokens),
+        max_tokens=_recorded(_limit(max_tokens, defaults.max_tokens), model, logprobs, choices),
         stop=defaults.stop if fields.stop is None else _stops(fields.stop),
         stop_tokens=_stop_tokens(fields.stop_token_ids or [], model),
         ignore_eos=defaults.ignore_eos if fields.ignore_eos is None else fields.ignore_eos,
@@ -157,6 +159,14 @@ def _seed(wanted: int | None, default: int | None) -> int:
 def _limit(wanted: int | None, default: int | None) -> int | None:
     """A number of tokens; -1 is as many as there may be."""
     return default if wanted is None else None if wanted == -1 else wanted
+
+
+def _recorded(limit: int | None, model: ServedModel, logprobs: int | None, choices: int) -> int | None:
+    """As many tokens, or those whose log-probabilities are kept where these are fewer."""
+    if logprobs is None:
+        return limit
+    most = MOST_LOGPROBS // (choices * (1 + logprobs))
+    return limit if most >= (model.engine.context if limit is None else limit) else most
 
 
 def _stops(stop: str | list[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import sys
 import time
 from http import HTTPStatus
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -26,6 +26,8 @@ from trigraph.runtime.server.security import MAX_HEAD_BYTES
 from trigraph.runtime.server.settings import Settings
 
 _KEEP_ALIVE_SECONDS = 65  # longer than clients keep a connection, so that they close it
+_LARGE = 1 << 20  # bytes of an answer that may wait for long; streams have far fewer
+_MOST_UNREAD = 1 << 30  # bytes of all such answers
 _LAST_SECONDS = 2  # for connections, once no request is answered any more
 
 
@@ -59,7 +61,7 @@ def serve(app: App, listener: socket.socket) -> None:
 def _configuration(app: App) -> uvicorn.Config:
     settings = app.settings
     seconds = {"head_seconds": settings.read_seconds, "unread_seconds": settings.write_seconds}
-    protocol = type("Protocol", (_Protocol,), seconds)
+    protocol = type("Protocol", (_Protocol,), {**seconds, "large_answers": {}})
     return uvicorn.Config(
         routes(app),
         loop="asyncio",  # whatever else is installed
@@ -103,11 +105,14 @@ class Server(uvicorn.Server):
 class _Protocol(H11Protocol):
     """Closes connections when the head of a request, or the rest of one that is answered, does not come in time.
 
-    And those whose clients read nothing for long: what waits for them takes memory.
+    And those whose clients read nothing for long, or the slowest where all have too much to read: what waits for them
+    takes memory.
     """
 
     head_seconds = 30.0
     unread_seconds = 60.0
+    large_answers: ClassVar[dict[_Protocol, None]] = {}
+    """The connections with much to read, those first that began first."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -142,6 +147,9 @@ class _Protocol(H11Protocol):
         """Takes note that more has been written than is sent."""
         super().pause_writing()
         self._watch_reader()
+        if self.transport.get_write_buffer_size() > _LARGE:
+            self.large_answers[self] = None
+            self._end_slowest()
 
     def resume_writing(self) -> None:
         """Takes note that the client has read on."""
@@ -162,7 +170,17 @@ class _Protocol(H11Protocol):
         else:
             self._unread = self.loop.call_later(self.unread_seconds, self._watch_reader, left)
 
+    def _end_slowest(self) -> None:
+        """Ends connections while all have more to read than there may be, but for the last one."""
+        left = sum(protocol.transport.get_write_buffer_size() for protocol in self.large_answers)
+        for slowest in [*self.large_answers][:-1]:
+            if left <= _MOST_UNREAD:
+                break
+            left -= slowest.transport.get_write_buffer_size()
+            slowest.transport.abort()
+
     def _forget_reader(self) -> None:
+        self.large_answers.pop(self, None)
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None

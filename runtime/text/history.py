@@ -13,6 +13,7 @@ from trigraph.runtime.text.json_text import whole_characters
 Message: TypeAlias = Mapping[str, Any]
 
 _PART_TEXT = re.compile(r"""\.text\b|\[["']text["']\]""")
+_DEEPEST = 200  # of arguments, as of a request: what handles them later goes as deep
 _THINK, _THINK_END = "<think>", "</think>"
 
 
@@ -77,11 +78,17 @@ def _object(given: Any) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """The value of a JSON text; of one that was cut off, the text itself."""
+    """The value of a JSON text; of one that was cut off or is nested too deeply, the text itself."""
     try:
-        return json.loads(whole_characters(text))
+        value = json.loads(whole_characters(text))
     except (ValueError, RecursionError):
         return text
+    return text if _is_deeper(value, _DEEPEST) else value
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(most == 0 or _is_deeper(item, most - 1) for item in items)
 
 
 def _is_text(part: Any) -> bool:

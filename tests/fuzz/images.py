@@ -46,7 +46,7 @@ class Fuzzer:
         return "decoded"
 
     def _check(self, case: int) -> None:
-        process = self._decoder._process
+        process = self._decoder._quick.process
         if process is not None and not process.ended:
             status = Path(f"/proc/{process.process.pid}/status")
             if status.exists():

@@ -148,3 +148,23 @@ def test_names_of_fields_are_taken_apart_once(roomy: str) -> None:
     assert time.process_time() - started < 15
     response = httpx.post(f"{roomy}/completion", json={"prompt": "a", "response_fields": ["a"] * 257})
     assert response.status_code == 400 and "at most 256" in response.json()["error"]["message"]
+
+
+def test_log_probabilities_of_a_request_are_limited(roomy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An echo of one prompt for each of 128 choices took gigabytes, in seconds."""
+    asked = {"prompt": [97] * 4000, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 50}
+    response = httpx.post(f"{roomy}/v1/completions", json=asked)
+    assert response.status_code == 400 and "asks for 4,200,000 log-probabilities" in response.json()["error"]["message"]
+    monkeypatch.setattr("trigraph.runtime.server.options.MOST_LOGPROBS", 24)
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True, "n": 2}
+    plain = {"prompt": ["a", "b"], "ignore_eos": True, "max_tokens": 7}
+    for path, fields in (
+        ("/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 1}),
+        ("/v1/completions", {**plain, "logprobs": 1}),
+    ):
+        found = httpx.post(f"{roomy}{path}", json=fields).json()
+        assert found["usage"]["completion_tokens"] == 12
+        assert [choice["finish_reason"] for choice in found["choices"]] == ["length"] * 2
+    found = httpx.post(f"{roomy}/completion", json={**plain, "n_probs": 1}).json()
+    assert [(choice["tokens_predicted"], choice["stop_type"]) for choice in found] == [(6, "limit")] * 2
+    assert httpx.post(f"{roomy}/v1/completions", json=plain).json()["usage"]["completion_tokens"] == 14

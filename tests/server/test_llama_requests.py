@@ -14,6 +14,8 @@ import pytest
 from support.servers.scripted import serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.receipt.receipt import Receipt
+from trigraph.runtime.server.app import ServedModel
+from trigraph.runtime.server.llama.completion import native_completion
 from trigraph.runtime.server.routes import _JOBS
 from trigraph.runtime.server.settings import Settings
 
@@ -163,6 +165,13 @@ def test_biases_of_texts(client: httpx.Client) -> None:
 def test_biases_are_told(client: httpx.Client, bias: Any, told: list[dict[str, Any]]) -> None:
     found = client.post("/completion", json={**ASKED, "n_predict": 1, "logit_bias": bias}).json()
     assert found["generation_settings"]["logit_bias"] == told
+
+
+def test_choices_share_what_is_told_of_biases(engine: Engine) -> None:
+    """Those of 128 choices took three gigabytes."""
+    body = json.dumps({**ASKED, "n_predict": 0, "n": 2, "logit_bias": {"5": 2}}).encode()
+    first, second = native_completion(ServedModel(engine, SETTINGS), body).written()
+    assert first["generation_settings"]["logit_bias"] is second["generation_settings"]["logit_bias"]
 
 
 LONG = 400 * "a "

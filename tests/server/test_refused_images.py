@@ -264,3 +264,25 @@ def test_the_time_of_all_images_is_limited(client: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("trigraph.runtime.server.images._MOST_SECONDS", -1.0)
     with pytest.raises(openai.BadRequestError, match=r"reading the images takes more than -1 s, the limit; send fewer"):
         client.chat.completions.create(model="x", messages=[{"role": "user", "content": [chat_image(uri())]}])
+
+
+def test_images_of_too_many_requests(sighted_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took all threads that read requests, so that no other was answered."""
+    monkeypatch.setattr("trigraph.runtime.server.images._readers", threading.BoundedSemaphore(1))
+    entered, held, read = threading.Event(), threading.Event(), ImageReader.read
+
+    def slow(reader: ImageReader, given: Any, name: str = "") -> ResizedImage:
+        entered.set()
+        assert held.wait(60)
+        return read(reader, given, name)
+
+    monkeypatch.setattr(ImageReader, "read", slow)
+    body = {"messages": [{"role": "user", "content": [chat_image(uri("gif"))]}]}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(httpx.post, f"{sighted_url}/v1/chat/completions", json=body, timeout=90)
+        assert entered.wait(60)
+        refused = httpx.post(f"{sighted_url}/v1/chat/completions", json=body)
+        held.set()
+        assert answer.result().status_code == 200
+    assert refused.status_code == 429 and "images of too many requests" in refused.json()["error"]["message"]
+    assert httpx.post(f"{sighted_url}/v1/chat/completions", json=body).status_code == 200

@@ -18,6 +18,11 @@ from trigraph.runtime.text.template import Message
 
 # Claude Code's first line, whose number is another one in each request: no prompt would begin like the one before.
 _BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
+# Other blocks in an assistant's message are of the provider's own tools, of which new kinds appear.
+_KINDS = {
+    *("text", "thinking", "redacted_thinking", "tool_use"),
+    *("image", "document", "search_result", "tool_result", "tool_reference"),
+}
 
 
 def anthropic_prompt(
@@ -55,10 +60,17 @@ def tool_choice(fields: TokensRequest) -> ToolChoice:
     )
 
 
-def ignored_tools(fields: TokensRequest) -> list[str]:
-    """Sentences about the tools that the model is not told of: those that would run at the provider's."""
-    kinds = dict.fromkeys(tool.type for tool in fields.tools or () if not tool.name or tool.input_schema is None)
-    return [f"tools of type {quote(kind)} are ignored" for kind in kinds]
+def ignored(fields: TokensRequest) -> list[str]:
+    """Sentences about what the model is not told of: tools that would run at the provider's, and what came of them."""
+    tools = dict.fromkeys(tool.type for tool in fields.tools or () if not tool.name or tool.input_schema is None)
+    said = [message.content for message in fields.messages if message.role == "assistant"]
+    blocks = dict.fromkeys(
+        block.type for content in said if isinstance(content, list) for block in content if block.type not in _KINDS
+    )
+    return [
+        *(f"tools of type {quote(kind)} are ignored" for kind in tools),
+        *(f"blocks of type {quote(kind)} are ignored" for kind in blocks),
+    ]
 
 
 def _system(system: str | list[Block] | None) -> Iterator[Message]:
@@ -87,7 +99,7 @@ def _assistant(blocks: list[Block], number: int) -> Message:
         elif block.type == "tool_use":
             function = {"name": block.name or "", "arguments": block.input or {}}
             calls.append({"id": block.id, "type": "function", "function": function})
-        elif block.type != "redacted_thinking":
+        elif block.type in _KINDS - {"redacted_thinking"}:
             texts.append(_text(block, f"messages[{number}].content[{i}]"))
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if thoughts:
@@ -109,6 +121,8 @@ def _user(blocks: list[Block], number: int) -> Iterator[Message]:
             yield {"role": "user", "content": _content(parts)}
             parts = []
         content: Any = block.content or ""
+        if isinstance(content, dict):
+            raise ApiError(f"{place}.content is {quote(content)}; give a text or blocks", param=f"{place}.content")
         if isinstance(content, list):
             content = _content([_part(part, f"{place}.content[{j}]") for j, part in enumerate(content)])
         yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}

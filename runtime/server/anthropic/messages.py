@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from trigraph.runtime.sampling.constraint import JsonSchema
-from trigraph.runtime.server.anthropic.history import anthropic_prompt, ignored_tools, tool_choice
+from trigraph.runtime.server.anthropic.history import anthropic_prompt, ignored, tool_choice
 from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequest
 from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
@@ -56,7 +56,7 @@ class Messages(Job):
         request = model.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
         self.model = model
-        self.ignored = ignored_tools(fields)
+        self.ignored = ignored(fields)
         self.stream = bool(fields.stream)
         self._generation = self.generations[0]
         self._head = {

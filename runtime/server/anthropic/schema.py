@@ -19,7 +19,7 @@ class Source(Schema):
 
 
 class Block(Schema):
-    """A block of content: text, thinking, tool_use, tool_result, or tool_reference in one."""
+    """A block of content: text, thinking, tool_use, tool_result, tool_reference, or one of the provider's in one."""
 
     type: str
     text: str | None = None
@@ -29,7 +29,7 @@ class Block(Schema):
     input: str | Object | None = None
     tool_use_id: str | None = None
     tool_name: str | None = None
-    content: str | Items[Block] | None = None
+    content: str | Items[Block] | Object | None = None
     source: Source | None = None
 
 

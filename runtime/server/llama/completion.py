@@ -68,6 +68,7 @@ class NativeCompletion(Job):
             constraint=form(fields, None),
             logprobs=fields.n_probs or None,
             receipt=bool(fields.receipt),
+            choices=len(prompts) * choices,
         )
         self.generations = [
             Generation(model.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
@@ -77,7 +78,7 @@ class NativeCompletion(Job):
         self.stream = bool(fields.stream)
         self._fields = fields
         self._many = many or choices > 1
-        self._options = options
+        self._settings = generation_settings(options)  # once: all choices have the same
         self._chosen = {path: path.split("/", _DEEPEST) for path in fields.response_fields or ()}
         self.model = model
         self._sent = [0] * len(self.generations)
@@ -136,7 +137,7 @@ class NativeCompletion(Job):
             **part,
             "stop": True,
             "model": self.model.settings.model,
-            "generation_settings": generation_settings(self._options),
+            "generation_settings": self._settings,
             "prompt": self.model.engine.tokenizer.spell(request.prompt),
             "has_new_line": "\n" in request.text,
             "truncated": generation.finish_reason == "context",

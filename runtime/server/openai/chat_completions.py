@@ -52,6 +52,7 @@ class ChatCompletion(Job):
             constraint=reply_form(prompt.template.reply_format, choice, answer),
             logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
             receipt=bool(fields.receipt),
+            choices=fields.n or 1,
         )
         self.generations = [
             Generation(

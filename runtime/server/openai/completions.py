@@ -16,7 +16,7 @@ from trigraph.runtime.server.openai.chat_completions import finish_reason
 from trigraph.runtime.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.openai.usage import openai_usage, timings
-from trigraph.runtime.server.options import choice_options, form, request_options
+from trigraph.runtime.server.options import MOST_LOGPROBS, choice_options, form, request_options
 from trigraph.runtime.server.plain_prompt import plain_prompts
 from trigraph.runtime.server.prompt import checked_ids
 from trigraph.runtime.server.schema import parse
@@ -45,6 +45,8 @@ class Completion(Job):
                 f"prompt and n ask for {len(prompts) * self._choices} completions; at most {_MOST} are made at once",
                 param="prompt",
             )
+        if fields.echo and fields.logprobs is not None:
+            self._check_echo(sum(map(len, prompts)) * self._choices * (1 + fields.logprobs))
         self.stream = bool(fields.stream)
         self._stream_options = fields.stream_options
         self._logprobs, self._receipt = fields.logprobs, fields.receipt
@@ -56,6 +58,7 @@ class Completion(Job):
             constraint=form(fields, fields.response_format),
             logprobs=fields.logprobs,
             receipt=bool(fields.receipt),
+            choices=len(prompts) * self._choices,
         )
         self._completions = [
             Generation(model.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
@@ -118,6 +121,15 @@ class Completion(Job):
     def failed(self, error: ApiError) -> bytes:
         """The event that ends a stream which has failed."""
         return sent_event(error.body("/v1/completions"))
+
+    @staticmethod
+    def _check_echo(logprobs: int) -> None:
+        if logprobs > MOST_LOGPROBS:
+            raise ApiError(
+                f"echo asks for {logprobs:,} log-probabilities of prompts, more than the limit of {MOST_LOGPROBS:,}; "
+                "send fewer prompts, or lower logprobs or n",
+                param="echo",
+            )
 
     def _filled_in(self, fields: CompletionRequest) -> list[list[int]]:
         """The ids of each prompt, to be continued up to the suffix."""

@@ -1,5 +1,7 @@
 """Sampling against formulas written out in NumPy, and its independence of everything but logits, seed and position."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -8,6 +10,7 @@ from support.fakes.step import FakeStep
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling import draws
 from trigraph.runtime.sampling import top_logits as top_logits_module
+from trigraph.runtime.sampling.biases import Biases
 from trigraph.runtime.sampling.sampling import Sampler, Sampling, choose
 from trigraph.runtime.sampling.top_logits import top_logits
 
@@ -188,6 +191,22 @@ def test_guesses_are_what_would_be_picked() -> None:
 def test_biases_out_of_range_are_refused(bias: float) -> None:
     with pytest.raises(TrigraphError, match="logit_bias of token 3 is"):
         Sampling(logit_bias=((3, bias),))
+
+
+def test_choices_of_a_request_check_their_biases_once() -> None:
+    """Those of 128 choices, 100,000 each, took ten seconds."""
+
+    class Pair(tuple[int, float]):
+        looked_at = 0
+
+        def __len__(self) -> int:
+            Pair.looked_at += 1
+            return super().__len__()
+
+    first = Sampling(logit_bias=(Pair((3, 1.0)), Pair((5, -np.inf))))
+    second = replace(first, seed=1)
+    assert Pair.looked_at == 2 and first.logit_bias is second.logit_bias
+    assert Biases(second.logit_bias).banned == {5} and second.logit_bias == ((3, 1.0), (5, -np.inf))
 
 
 def test_biases_of_tokens_out_of_the_vocabulary_are_refused() -> None:

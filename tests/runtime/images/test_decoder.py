@@ -8,6 +8,7 @@ import struct
 import sys
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -126,9 +127,10 @@ def test_memory_of_the_largest_images(decoder: ImageDecoder) -> None:
     turned = oriented(Image.new("RGB", (8000, 8000), "red"), 6)
     for data in (turned, encode(Image.new("RGBA", (8000, 8000)), "PNG"), encode(Image.new("LA", (8100, 8100)), "PNG")):
         assert decoder.decode(data).tokens == 1024
-    assert decoder._process is not None
-    status = Path(f"/proc/{decoder._process.process.pid}/statm").read_text().split()
-    assert int(status[1]) * 4096 < 150 << 20
+    for lane in (decoder._quick, decoder._slow):
+        if lane.process is not None and not lane.process.ended:
+            status = Path(f"/proc/{lane.process.process.pid}/statm").read_text().split()
+            assert int(status[1]) * 4096 < 150 << 20
 
 
 @pytest.mark.slow
@@ -140,22 +142,42 @@ def test_time_is_limited() -> None:
         slow.decode(encode(pixels(2000, 2000), "PNG", compress_level=1))
 
 
+def scanned(count: int) -> bytes:
+    """A progressive JPEG of many pixels whose last scan comes `count` times: each takes some 50 ms."""
+    data = encode(Image.new("L", (8000, 8000)), "JPEG", progressive=True)[:-2]
+    return data + count * data[data.rindex(b"\xff\xda") :] + b"\xff\xd9"
+
+
+def test_an_image_that_takes_long_holds_up_no_other() -> None:
+    """One of 300 KB took all of the time that an image may take, and the next one waited for it."""
+    decoder = ImageDecoder(TOWER, ImageLimits(seconds=3000))
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(decoder.decode, scanned(100_000))
+        while not decoder._slow.lock.locked() or decoder._slow.process is None:
+            time.sleep(0.01)
+        assert decoder.decode(KINDS["png"]).tokens == 70
+        assert not late.done()
+        decoder._slow.process.end()
+        with pytest.raises(ImageError, match="its process crashed"):
+            late.result()
+
+
 def test_a_crash_is_mended(decoder: ImageDecoder) -> None:
     decoder.decode(KINDS["png"])
-    assert decoder._process is not None
-    first = decoder._process
+    assert decoder._quick.process is not None
+    first = decoder._quick.process
     first.process.kill()
     first.process.wait()
-    assert decoder.decode(KINDS["png"]).tokens == 70 and decoder._process is not first
+    assert decoder.decode(KINDS["png"]).tokens == 70 and decoder._quick.process is not first
 
 
 def test_the_process_is_kept_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ImageDecoder(TOWER)
     own.decode(KINDS["png"])
-    assert own._process is not None
-    process = own._process.process
+    assert own._quick.process is not None
+    process = own._quick.process.process
     refused(own, b"x")
-    assert own._process.process is process
+    assert own._quick.process.process is process
     del own
     gc.collect()
     for _ in range(1000):

@@ -167,6 +167,17 @@ def test_an_input_keeps_to_its_grammar(choice: str) -> None:
     assert response.output[0].input.startswith("*** Begin Patch\n+")
 
 
+# What Anthropic's server adds to a message by tools of its own.
+SEARCHED = [
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "rain"}},
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type": "web_search_result"}]},
+    {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_2", "content": {"type": "code_execution_result"}},
+    {"type": "compaction", "content": "It rained."},
+    {"type": "text", "text": "It rains.", "citations": [{"type": "web_search_result_location"}]},
+]
+QUESTION = {"role": "user", "content": "Still?"}
+
+
 def test_what_is_ignored_is_said() -> None:
     tools = [{"type": "web_search"}, {"type": "local_shell"}, APPLY, APPLY]
     items = [
@@ -190,6 +201,15 @@ def test_what_is_ignored_is_said() -> None:
         search = {"type": "web_search_20250305", "name": "web_search"}
         answer = httpx.post(f"{address}/v1/messages", json={**messages, "tools": [search]})
         assert answer.json()["warnings"] == ["tools of type 'web_search_20250305' are ignored"]
+        told = {**messages, "messages": [*messages["messages"], {"role": "assistant", "content": SEARCHED}, QUESTION]}
+        answer = httpx.post(f"{address}/v1/messages", json=told)
+        kinds = ("server_tool_use", "web_search_tool_result", "code_execution_tool_result", "compaction")
+        assert answer.json()["warnings"] == [f"blocks of type '{kind}' are ignored" for kind in kinds]
+        assert answer.json()["content"][0]["text"] == "Yes."
+        result = {"type": "tool_result", "tool_use_id": "1", "content": {"type": "text"}}
+        wrong = {**messages, "messages": [{"role": "user", "content": [result]}]}
+        answer = httpx.post(f"{address}/v1/messages", json=wrong)
+        assert "content[0].content is {'type': 'text'}; give a text or blocks" in answer.json()["error"]["message"]
         answer = httpx.post(f"{address}/v1/chat/completions", json={**messages, "tools": [{"type": "web_search"}]})
         assert answer.json()["warnings"] == ["tools of type 'web_search' are ignored"]
 

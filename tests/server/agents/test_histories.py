@@ -115,12 +115,14 @@ ARGUMENTS = {
     "\t cut ": "<parameter=arguments>\n\t cut \n</parameter>\n",
     " \n ": "",
     "": "",
+    f'{{"a": {150 * "["}{150 * "]"}}}': f"<parameter=a>\n{150 * '['}{150 * ']'}\n</parameter>\n",
+    f'{{"a": {600 * "["}{600 * "]"}}}': f'<parameter=arguments>\n{{"a": {600 * "["}{600 * "]"}}}\n</parameter>\n',
     '{"a": "\\ud83d, \\ud83d\\ude00, \\\\ud83d"}': "<parameter=a>\n\ufffd, \U0001f600, \\ud83d\n</parameter>\n",
 }
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_white_space_of_arguments_stays(newest: ServedModel, arguments: str) -> None:
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=range(len(ARGUMENTS)))
+def test_arguments_of_calls(newest: ServedModel, arguments: str) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}, RESULT]
     text = prompt(newest, CHAT, {"messages": messages})
