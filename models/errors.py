@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 MAX_LENGTH = 900
 """The most characters that a message quotes; it has hardly more than these."""
@@ -16,6 +17,12 @@ class TrigraphError(ValueError):
 
     def __init__(self, text: str) -> None:
         super().__init__(one_line(text))
+
+    def again(self) -> Self:
+        """The same error for another caller: as an error rises, its traceback comes to hold what all calls hold."""
+        other = type(self).__new__(type(self), *self.args)
+        vars(other).update(vars(self))
+        return other
 
 
 def one_line(text: str) -> str:
@@ -46,6 +53,16 @@ def file_errors(what: object, done: str = "read", remedy: str = "") -> Iterator[
         yield
     except OSError as error:
         raise TrigraphError(f"{what}: cannot be {done}: {error.strerror or error}{remedy}") from error
+
+
+def kept(error: BaseException | None) -> BaseException | None:
+    """An error that outlives the call that raised it: of a TrigraphError the text alone, which says all.
+
+    Its traceback would hold whatever the calls held, and often what keeps the error, too.
+    """
+    if isinstance(error, TrigraphError):
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 def quote(value: object) -> str:

@@ -39,8 +39,8 @@ class Handle(Completion):
     It is iterated over once, and begins then unless it was submitted. An iteration that is left early ends it.
     """
 
-    runner: Runner
-    """What brings it on; set by whoever makes the handle."""
+    runner: Runner | None
+    """What brings it on, until it is done; set by whoever makes the handle. A whole engine may hang on it."""
     request: Request | None = None
     """What rounds of this process need, until it is done."""
     _begun = _iterated = False
@@ -73,7 +73,8 @@ class Handle(Completion):
             return
         self._begun = True
         try:
-            self.runner.enter(self)
+            if (runner := self.runner) is not None:
+                runner.enter(self)
         except BaseException:
             self._begun = False
             raise
@@ -84,7 +85,7 @@ class Handle(Completion):
 
     def end(self, error: BaseException | None = None) -> None:
         super().end(error)
-        self.request = None
+        self.request = self.runner = None
 
     def result(self, timeout: float | None = None) -> str:
         """The whole text, when it is there. Raises TimeoutError after `timeout` seconds; the request goes on then."""
@@ -92,8 +93,7 @@ class Handle(Completion):
         self.begin()
         if not self._wait(lambda: self.done, deadline):
             raise TimeoutError(f"the completion is not done after {timeout} seconds")
-        if self.error is not None:
-            raise self.error
+        self._check()
         return self.text
 
     def run(self) -> str:
@@ -173,8 +173,7 @@ class Handle(Completion):
                     break
                 await changed.wait()
                 changed.clear()
-            if self.error is not None:
-                raise self.error
+            self._check()
         finally:
             if not self.done:
                 self.cancel()
@@ -189,8 +188,8 @@ class Handle(Completion):
 
         Each thread waits at a lock of its own: an interrupt at any moment leaves none held.
         """
-        if not happened():
-            self.runner.check_waiting()
+        if not happened() and (runner := self.runner) is not None:
+            runner.check_waiting()
         while not happened():
             sleeper = threading.Lock()
             sleeper.acquire()
@@ -206,7 +205,8 @@ class Handle(Completion):
         if self.done:
             return
         if self._begun:
-            self.runner.cancel(self, reason)
+            if (runner := self.runner) is not None:
+                runner.cancel(self, reason)
             return
         if reason is not None:
             self.finish(reason)
@@ -227,6 +227,13 @@ class Handle(Completion):
         done = self.done  # looked at first: what comes with the end is shown
         if len(text := self.text) > shown:
             return text[shown:]
-        if done and self.error is not None:
-            raise self.error
+        if done:
+            self._check()
         return "" if done else None
+
+    def _check(self) -> None:
+        """Raises what it failed with."""
+        if isinstance(self.error, TrigraphError):
+            raise self.error.again()
+        if self.error is not None:
+            raise self.error
