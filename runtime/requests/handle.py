@@ -77,6 +77,7 @@ class Handle(Completion):
                 runner.enter(self)
         except BaseException:
             self._begun = False
+            self.wake()  # others that wait for it try for themselves
             raise
 
     def cancel(self) -> None:
@@ -164,9 +165,9 @@ class Handle(Completion):
                 loop.call_soon_threadsafe(changed.set)
 
         try:
-            self.begin()
             while True:
                 self._wakers.append(wake)
+                self.begin()  # or again, where it was refused to another thread
                 done = self.done  # looked at first: what comes with the end is seen
                 yield
                 if done:
@@ -194,6 +195,7 @@ class Handle(Completion):
             sleeper = threading.Lock()
             sleeper.acquire()
             self._wakers.append(sleeper.release)
+            self.begin()  # again, where it was refused to another thread
             seconds = -1 if deadline is None else deadline - time.monotonic()
             if happened() or (deadline is not None and seconds <= 0):
                 break
