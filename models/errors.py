@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
 
 MAX_LENGTH = 900
 """The most characters that a message quotes; it has hardly more than these."""
@@ -17,12 +16,6 @@ class TrigraphError(ValueError):
 
     def __init__(self, text: str) -> None:
         super().__init__(one_line(text))
-
-    def again(self) -> Self:
-        """The same error for another caller: as an error rises, its traceback comes to hold what all calls hold."""
-        other = type(self).__new__(type(self), *self.args)
-        vars(other).update(vars(self))
-        return other
 
 
 def one_line(text: str) -> str:
@@ -63,6 +56,15 @@ def kept(error: BaseException | None) -> BaseException | None:
     if isinstance(error, TrigraphError):
         error.__traceback__ = error.__cause__ = error.__context__ = None
     return error
+
+
+def again(error: BaseException) -> BaseException:
+    """An error to be raised for one more caller. A TrigraphError is a new one: its traceback holds that caller alone."""
+    if not isinstance(error, TrigraphError):
+        return error
+    other = type(error).__new__(type(error), *error.args)
+    vars(other).update(vars(error))
+    return other
 
 
 def quote(value: object) -> str:

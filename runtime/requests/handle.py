@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Protocol
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, again
 from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.request import Request
 
@@ -235,7 +235,5 @@ class Handle(Completion):
 
     def _check(self) -> None:
         """Raises what it failed with."""
-        if isinstance(self.error, TrigraphError):
-            raise self.error.again()
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
