@@ -59,7 +59,7 @@ def kept(error: BaseException | None) -> BaseException | None:
 
 
 def again(error: BaseException) -> BaseException:
-    """An error to be raised for one more caller. A TrigraphError is a new one: its traceback holds that caller alone."""
+    """An error to be raised for one more caller: a new TrigraphError, whose traceback holds that caller alone."""
     if not isinstance(error, TrigraphError):
         return error
     other = type(error).__new__(type(error), *error.args)

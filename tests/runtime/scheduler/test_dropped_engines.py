@@ -129,6 +129,17 @@ def test_what_is_kept_of_a_request_keeps_no_engine(keep: Callable[[Engine], Hand
     assert [type(part()).__name__ for part in there if part() is not None] == []
 
 
+def test_a_listener_that_holds_its_request_does_not_keep_it() -> None:
+    engine, _ = fresh()
+    request = engine.generate(tokens(9), options())
+    request.listen(request.__repr__)
+    request.run()
+    engine._driver.call(lambda: None)  # by then the listeners have been told
+    dropped = weakref.ref(request)
+    del request
+    assert dropped() is None
+
+
 def test_each_caller_gets_an_error_of_his_own() -> None:
     """With what he holds in its traceback, and nothing of the others."""
     engine, _ = fresh()

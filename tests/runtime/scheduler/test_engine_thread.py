@@ -151,21 +151,6 @@ def test_a_listener_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert "a careless listener" in caplog.text
 
 
-def test_a_listener_that_holds_its_request_does_not_keep_it() -> None:
-    engine, _ = fresh()
-    request = engine.generate(tokens(9), options())
-    request.listen(request.__repr__)
-    request.run()
-    rest(engine)
-    dropped = weakref.ref(request)
-    gc.disable()
-    try:
-        del request
-        assert dropped() is None
-    finally:
-        gc.enable()
-
-
 def test_a_listener_that_exits() -> None:
     engine, _ = fresh()
     request = engine.submit(tokens(9), options())
