@@ -48,6 +48,25 @@ def file_errors(what: object, done: str = "read", remedy: str = "") -> Iterator[
         raise TrigraphError(f"{what}: cannot be {done}: {error.strerror or error}{remedy}") from error
 
 
+def kept(error: BaseException | None) -> BaseException | None:
+    """An error that outlives the call that raised it: of a TrigraphError the text alone, which says all.
+
+    Its traceback would hold whatever the calls held, and often what keeps the error, too.
+    """
+    if isinstance(error, TrigraphError):
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
+
+
+def again(error: BaseException) -> BaseException:
+    """An error to be raised for one more caller: a new TrigraphError, whose traceback holds that caller alone."""
+    if not isinstance(error, TrigraphError):
+        return error
+    other = type(error).__new__(type(error), *error.args)
+    vars(other).update(vars(error))
+    return other
+
+
 def quote(value: object) -> str:
     """A value found in a file, for an error text: on one line and short, whatever it is."""
     if isinstance(value, (str, bytes)):

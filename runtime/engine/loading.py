@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         steps = _steps(graphs, state, chunk if config.chunk is None else config.chunk, draft=no_draft is None)
     if _reads_all(parts):
         weights.read_ahead()
-    tokenizer, template = texts.result()
+    tokenizer, template = texts()
     identity, prefill_speed = ModelIdentity.of(manifest, device.arithmetic), PrefillSpeed()
     layout, repacking = _repacking(graphs, steps, weight_bytes, config)
     return Model(
@@ -228,8 +228,9 @@ def _repacking(
     return (begun, None) if isinstance(begun, str) else ("", begun)
 
 
-def _in_background(function: Callable[[], _T]) -> Future[_T]:
+def _in_background(function: Callable[[], _T]) -> Callable[[], _T]:
+    """What gives the function's result, once. A future that the caller holds would hold the caller by its error."""
     executor = ThreadPoolExecutor(1)
-    future = executor.submit(function)
+    futures = [executor.submit(function)]
     executor.shutdown(wait=False)
-    return future
+    return lambda: futures.pop().result()

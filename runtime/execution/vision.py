@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.checks import check
+from trigraph.models.errors import kept
 from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.execution.tower import TowerGraph
 from trigraph.runtime.images.embeddings import EmbeddingCache
@@ -147,7 +148,7 @@ def _work(queue: _Queue, tower: _Tower) -> None:
         try:
             future.set_result(tower.run(pixels))
         except BaseException as error:
-            future.set_exception(error)
+            future.set_exception(kept(error))
 
 
 def _step_back() -> None:

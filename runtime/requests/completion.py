@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import TrigraphError, kept, quote
 from trigraph.runtime.images.prompt import ImagePrompt, PromptLengthError
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
@@ -173,7 +173,7 @@ class Completion:
 
     def end(self, error: BaseException | None = None) -> None:
         """Takes note that it has ended, and holds no state."""
-        self.error, self.done = error, True
+        self.error, self.done = kept(error), True
 
     def listen(self, listener: Callable[[], object]) -> None:
         """Has `listener` called after each round that it was part of, by the engine's thread, which waits for that.

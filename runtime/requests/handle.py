@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Protocol
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, again
 from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.request import Request
 
@@ -39,8 +39,8 @@ class Handle(Completion):
     It is iterated over once, and begins then unless it was submitted. An iteration that is left early ends it.
     """
 
-    runner: Runner
-    """What brings it on; set by whoever makes the handle."""
+    runner: Runner | None
+    """What brings it on, until it is done; set by whoever makes the handle. A whole engine may hang on it."""
     request: Request | None = None
     """What rounds of this process need, until it is done."""
     _begun = _iterated = False
@@ -73,9 +73,11 @@ class Handle(Completion):
             return
         self._begun = True
         try:
-            self.runner.enter(self)
+            if (runner := self.runner) is not None:
+                runner.enter(self)
         except BaseException:
             self._begun = False
+            self.wake()  # others that wait for it try for themselves
             raise
 
     def cancel(self) -> None:
@@ -84,7 +86,7 @@ class Handle(Completion):
 
     def end(self, error: BaseException | None = None) -> None:
         super().end(error)
-        self.request = None
+        self.request = self.runner = None
 
     def result(self, timeout: float | None = None) -> str:
         """The whole text, when it is there. Raises TimeoutError after `timeout` seconds; the request goes on then."""
@@ -92,8 +94,7 @@ class Handle(Completion):
         self.begin()
         if not self._wait(lambda: self.done, deadline):
             raise TimeoutError(f"the completion is not done after {timeout} seconds")
-        if self.error is not None:
-            raise self.error
+        self._check()
         return self.text
 
     def run(self) -> str:
@@ -164,17 +165,16 @@ class Handle(Completion):
                 loop.call_soon_threadsafe(changed.set)
 
         try:
-            self.begin()
             while True:
                 self._wakers.append(wake)
+                self.begin()  # or again, where it was refused to another thread
                 done = self.done  # looked at first: what comes with the end is seen
                 yield
                 if done:
                     break
                 await changed.wait()
                 changed.clear()
-            if self.error is not None:
-                raise self.error
+            self._check()
         finally:
             if not self.done:
                 self.cancel()
@@ -189,12 +189,13 @@ class Handle(Completion):
 
         Each thread waits at a lock of its own: an interrupt at any moment leaves none held.
         """
-        if not happened():
-            self.runner.check_waiting()
+        if not happened() and (runner := self.runner) is not None:
+            runner.check_waiting()
         while not happened():
             sleeper = threading.Lock()
             sleeper.acquire()
             self._wakers.append(sleeper.release)
+            self.begin()  # again, where it was refused to another thread
             seconds = -1 if deadline is None else deadline - time.monotonic()
             if happened() or (deadline is not None and seconds <= 0):
                 break
@@ -206,7 +207,8 @@ class Handle(Completion):
         if self.done:
             return
         if self._begun:
-            self.runner.cancel(self, reason)
+            if (runner := self.runner) is not None:
+                runner.cancel(self, reason)
             return
         if reason is not None:
             self.finish(reason)
@@ -227,6 +229,11 @@ class Handle(Completion):
         done = self.done  # looked at first: what comes with the end is shown
         if len(text := self.text) > shown:
             return text[shown:]
-        if done and self.error is not None:
-            raise self.error
+        if done:
+            self._check()
         return "" if done else None
+
+    def _check(self) -> None:
+        """Raises what it failed with."""
+        if self.error is not None:
+            raise again(self.error)

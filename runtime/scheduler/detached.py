@@ -46,10 +46,10 @@ class Detached:
 
         Raises TrigraphError when it is done, or another engine's.
         """
-        if handle.runner is not driver:
-            raise TrigraphError("the request is another engine's; detach it there")
         if (request := handle.request) is None:
             raise TrigraphError("the completion is done: there is nothing to move")
+        if handle.runner is not driver:
+            raise TrigraphError("the request is another engine's; detach it there")
         left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
         prompt, state = handle.shown or handle.prompt, _packed(model, request)
         if ends:

@@ -17,7 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, kept
 from trigraph.models.signals import deferred
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.requests.completion import Completion
@@ -84,10 +84,11 @@ class Driver:
 
     def enter(self, handle: Handle) -> None:
         """Queues a request. Raises QueueFullError, or TrigraphError when the engine is closed."""
-        assert handle.request is not None  # until it is done
+        if (request := handle.request) is None:  # another thread has cancelled it just now
+            return
         with deferred(signal.SIGINT), self._lock:
             self._start()
-            self._waiting.enter(handle.request, self._steps.state.sequences - len(self.scheduler.active))
+            self._waiting.enter(request, self._steps.state.sequences - len(self.scheduler.active))
         self.wake()
 
     def cancel(self, handle: Handle, reason: str | None) -> None:
@@ -114,6 +115,7 @@ class Driver:
             return future.result()
         finally:
             future.cancel()  # an interrupted caller wants it no more
+            del future  # its error refers to this frame
 
     def check(self) -> None:
         """Raises TrigraphError in a process to which the engine's thread did not come along."""
@@ -221,7 +223,7 @@ def _answer(future: Future[_T], function: Callable[[], _T]) -> None:
         try:
             future.set_result(function())
         except BaseException as error:
-            future.set_exception(error)
+            future.set_exception(kept(error))
 
 
 def _nothing() -> None:

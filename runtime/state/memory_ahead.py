@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from trigraph.runtime.device.exchange import Memory
 from trigraph.runtime.device.heap import populate
 from trigraph.runtime.state.pool import Pool
 
-_PAUSE = 0.01  # seconds; a program that ends now is spared the work
+_PAUSE = 0.01  # seconds before each number: rounds go on, and a program that ends now is spared the work
 
 
 class MemoryAhead:
@@ -33,9 +32,8 @@ class MemoryAhead:
             threading.Thread(target=self._work, args=(numbers,), name="trigraph-memory", daemon=True).start()
 
     def _work(self, numbers: list[int]) -> None:
-        time.sleep(_PAUSE)
-        if hasattr(os, "SCHED_IDLE"):  # Linux: after everything else, rounds above all
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        # At no lower priority: it would wait seconds for a busy processor, at times with Python's lock in its hands.
         for number in numbers:
+            time.sleep(_PAUSE)
             for array in self._arrays:
                 populate(array[number])

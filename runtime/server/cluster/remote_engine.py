@@ -111,12 +111,10 @@ class _Stream:
         ids = checked_prompt(prompt, options, engine.context, engine.vocab)
         self.handle = Handle(ids, options.of_model(engine.sampling), engine.tokenizer, engine.context, shown=shown)
         self.handle.runner = self
-        self.handle.report = lambda: self._speculation
         self.kv_usage = 0.0
         self._engine = engine
         self._tokenizer, self._weights = engine.tokenizer, engine.identity.weights
         self._checkpoints = tuple(checkpoints)
-        self._speculation = "unknown"
         self._fingerprint: str | None = None  # of the replica that began it
         self._preempted = 0  # at replicas that were lost
         self._task: asyncio.Task[None] | None = None
@@ -223,7 +221,8 @@ class _Stream:
         handle.rows += update.rows
         handle.rounds += [done._replace(ended=now) for done in update.rounds]
         handle.preemptions = self._preempted + update.preemptions
-        self.kv_usage, self._speculation = update.kv_usage, update.speculation
+        self.kv_usage, speculation = update.kv_usage, update.speculation
+        handle.report = lambda: speculation  # and nothing of this stream: the handle outlives it
         if update.finish_reason is not None:
             handle.sampled = update.sampled
             handle.finish(update.finish_reason)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import queue
 import resource
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -89,6 +91,17 @@ def test_numbers_that_are_taken_next_are_seen_to_once(monkeypatch: pytest.Monkey
     ahead.prepare(9)
     assert [seen.get(timeout=60) for _ in range(3)] == [3, 4, 5]
     assert seen.empty()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has priorities of threads")
+def test_the_thread_that_sees_to_them_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def priority() -> tuple[int, int]:
+        return os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    seen = queue.Queue[tuple[int, int]]()
+    monkeypatch.setattr("trigraph.runtime.state.memory_ahead.populate", lambda _: seen.put(priority()))
+    MemoryAhead(Pool(1, "slots", "sequences"), [np.arange(1)]).prepare(1)
+    assert seen.get(timeout=60) == priority()
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

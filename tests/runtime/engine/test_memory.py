@@ -17,15 +17,18 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.command import assert_one_line_error, run_command
 from support.fakes.engine import assert_settled
 from trigraph.exporter import ExportOptions, export, is_package
+from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device.memory import left_of_container
+from trigraph.runtime.state.state import State
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
 
@@ -194,6 +197,29 @@ def test_an_engine_that_is_dropped_gives_its_memory_back_at_once(copied_package:
         assert thread is not None
         thread.join(60)  # which holds the engine until the round is over that has woken this one
         assert [type(part()).__name__ for part in left if part() is not None] == []
+    finally:
+        gc.enable()
+
+
+def test_a_load_that_fails_gives_its_memory_back_at_once(copied_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[weakref.ref[State]] = []
+
+    def unreadable(*arguments: object) -> None:
+        raise TrigraphError("the tokenizer cannot be read")
+
+    class Noted(State):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            states.append(weakref.ref(self))
+
+    monkeypatch.setattr("trigraph.runtime.engine.loading.read_texts", unreadable)
+    monkeypatch.setattr("trigraph.runtime.engine.loading.State", Noted)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(TrigraphError, match="tokenizer cannot be read"):
+            load(copied_package, threads=1, context=512)
+        assert [state() for state in states] == [None]
     finally:
         gc.enable()
 

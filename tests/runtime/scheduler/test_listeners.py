@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
-import weakref
 
 import pytest
 
@@ -34,21 +32,6 @@ def test_a_listener_that_raises(caplog: pytest.LogCaptureFixture) -> None:
             assert request.ids == alone(tokens(9, n), options(n))
     assert len(calls) == 1
     assert "a careless listener" in caplog.text
-
-
-def test_a_listener_that_holds_its_request_does_not_keep_it() -> None:
-    engine, _ = fresh()
-    request = engine.generate(tokens(9), options())
-    request.listen(request.__repr__)
-    request.run()
-    rest(engine)
-    dropped = weakref.ref(request)
-    gc.disable()
-    try:
-        del request
-        assert dropped() is None
-    finally:
-        gc.enable()
 
 
 def test_a_listener_that_exits() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -61,6 +63,39 @@ def test_what_is_refused(engine: Engine, seeing: SeeingPackages, packages: objec
         blind.submit(prompt)
     with pytest.raises(TrigraphError, match="has 261 tokens; it must have 1 to 256"):
         engine.submit(prompt_of(5, (16, 16)))
+
+
+def test_a_tower_that_is_interrupted_goes_with_its_engine(
+    seeing: SeeingPackages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: nobody asks any more for the error that its image ends with."""
+    reading, going = threading.Event(), threading.Event()
+
+    def fail(*_: object) -> None:
+        reading.set()
+        going.wait(60)
+        raise TrigraphError("a step failed")
+
+    monkeypatch.setattr("trigraph.runtime.execution.vision._Tower.run", fail)
+    engine = load(seeing("tiny-dense", "F32"), context=256, threads=1)
+    request = engine.submit(prompt_of(3, (2, 5), 3), Options(max_tokens=5))
+    assert reading.wait(60)
+    request.cancel()
+    request.result(60)
+    vision = engine.model.vision
+    assert vision is not None and vision._thread is not None and vision._thread._thread is not None
+    threads, tower = [vision._thread._thread, engine._driver._thread], weakref.ref(vision._tower)
+    gc.collect()
+    gc.disable()
+    try:
+        del engine, vision
+        going.set()
+        for thread in threads:
+            assert thread is not None
+            thread.join(60)
+        assert tower() is None
+    finally:
+        gc.enable()
 
 
 def test_a_tower_that_fails_fails_one_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """One engine and several threads: they take turns, and every text is the one that a thread alone gets."""
 
+import asyncio
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +14,12 @@ from support.fakes.engine import TEMPLATE, VOCAB, assert_settled, engine_of
 from support.fakes.model import chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.scheduler.waiting import QueueFullError
 
 THREADS = 4
+LIMIT = 60
+"""Seconds after which a test hangs."""
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +89,37 @@ def test_a_completion_is_begun_once() -> None:
         generation.run()
     whole = engine.generate([1, 2], options(1))
     assert whole.run() == whole.run() == fresh().generate([1, 2], options(1)).run()
+
+
+@pytest.mark.parametrize("waits", [Handle.result, lambda handle: asyncio.run(handle._whole())])
+def test_a_beginning_that_is_refused_in_one_thread(
+    waits: Callable[[Handle], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one that waits for the same request tries for itself."""
+    engine = fresh()
+    handle = engine.generate([1, 2], options(1))
+    entering, going = threading.Event(), threading.Event()
+
+    def refuse(handle: Handle) -> None:
+        entering.set()
+        going.wait(LIMIT)
+        raise QueueFullError("full")
+
+    with ThreadPoolExecutor(2) as pool, monkeypatch.context() as patched:
+        patched.setattr(engine._driver, "enter", refuse)
+        refused = pool.submit(handle.result, LIMIT)
+        assert entering.wait(LIMIT)
+        waiting = pool.submit(waits, handle)
+        while not handle._wakers:
+            time.sleep(0.001)
+        patched.undo()
+        going.set()
+        with pytest.raises(QueueFullError):
+            refused.result()
+        try:
+            assert waiting.result(LIMIT) == engine.generate([1, 2], options(1)).run()
+        finally:
+            handle.cancel()
 
 
 def test_an_old_reply_does_not_take_a_conversation_back() -> None:
