@@ -26,6 +26,7 @@ from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.cli.app import main
+from trigraph.runtime.device.heap import trim_heap
 from trigraph.runtime.execution import sessions
 from trigraph.runtime.requests.stats import peak_memory
 
@@ -62,10 +63,14 @@ _collected_at = [0]  # peaks
 
 
 def pytest_runtest_logfinish() -> None:
-    """Engines that Hypothesis or a failure holds in a cycle go before they add up."""
+    """What nobody has any more goes before it adds up.
+
+    Hypothesis or a failure may hold engines in a cycle, and the heap keeps hundreds of MB of PyTorch's models.
+    """
     if (peak := peak_memory() or 0) > _collected_at[-1] + 100_000_000:
         _collected_at.append(peak)
         gc.collect()
+        trim_heap()
 
 
 @pytest.hookimpl(trylast=True)
