@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import platform
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnxruntime as ort
@@ -71,6 +72,15 @@ def pytest_runtest_logfinish() -> None:
         _collected_at.append(peak)
         gc.collect()
         trim_heap()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_cached(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Engines and sessions that functions of a test file keep go with it."""
+    yield
+    for value in vars(request.module).values():
+        if isinstance(value, functools._lru_cache_wrapper) and value.__module__ == request.module.__name__:
+            value.cache_clear()
 
 
 @pytest.hookimpl(trylast=True)
