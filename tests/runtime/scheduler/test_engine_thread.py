@@ -1,15 +1,13 @@
-"""The engine's thread: no finalizer, listener, fork or exit can hurt a request that it computes."""
+"""The engine's thread: no finalizer, fork or exit can hurt a request that it computes."""
 
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import random
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,23 +17,12 @@ from typing import Any
 import pytest
 
 from support.fakes.engine import assert_settled
-from support.fakes.rounds import alone, fresh, options, tokens
+from support.fakes.rounds import LIMIT, alone, fresh, options, rest, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
 from trigraph.runtime.requests.handle import Handle
 
 TESTS = Path(__file__).parents[2]
-LIMIT = 240
-"""Seconds after which a test hangs."""
-
-
-def rest(engine: Engine) -> None:
-    """Waits until nothing is left to do."""
-    until = time.monotonic() + LIMIT
-    while engine.load.running or engine.load.waiting:
-        assert time.monotonic() < until
-        time.sleep(0.001)
-    engine._driver.call(lambda: None)
 
 
 class Cycle:
@@ -126,87 +113,6 @@ def test_requests_that_are_abandoned_while_the_collector_runs_all_the_time() -> 
         gc.set_threshold(*before)
     assert not errors
     gc.collect()
-    rest(engine)
-    assert_settled(engine)
-
-
-def test_a_listener_that_raises(caplog: pytest.LogCaptureFixture) -> None:
-    """It is not called again, and no request fails."""
-    engine, _ = fresh()
-    calls = []
-
-    def fail() -> None:
-        calls.append(1)
-        raise ValueError("a careless listener")
-
-    requests = [engine.generate(tokens(9, n), options(n)) for n in range(3)]
-    requests[1].listen(fail)
-    with caplog.at_level(logging.ERROR, "trigraph"):
-        for request in requests:
-            request.begin()
-        for n, request in enumerate(requests):
-            request.result(LIMIT)
-            assert request.ids == alone(tokens(9, n), options(n))
-    assert len(calls) == 1
-    assert "a careless listener" in caplog.text
-
-
-def test_a_listener_that_holds_its_request_does_not_keep_it() -> None:
-    engine, _ = fresh()
-    request = engine.generate(tokens(9), options())
-    request.listen(request.__repr__)
-    request.run()
-    rest(engine)
-    dropped = weakref.ref(request)
-    gc.disable()
-    try:
-        del request
-        assert dropped() is None
-    finally:
-        gc.enable()
-
-
-def test_a_listener_that_exits() -> None:
-    engine, _ = fresh()
-    request = engine.submit(tokens(9), options())
-    request.listen(lambda: sys.exit(3))
-    request.result(LIMIT)
-    assert engine.generate(tokens(9, 1), options(1)).run()
-
-
-def test_a_listener_that_submits_another_request() -> None:
-    engine, _ = fresh()
-    others: list[Handle] = []
-
-    def submit() -> None:
-        if not others:
-            others.append(engine.submit(tokens(9, 1), options(1)))
-
-    request = engine.submit(tokens(9), options())
-    request.listen(submit)
-    request.result(LIMIT)
-    engine._driver.call(lambda: None)
-    others[0].result(LIMIT)
-    assert others[0].ids == alone(tokens(9, 1), options(1))
-
-
-@pytest.mark.parametrize("how", ["run", "result"])
-def test_a_listener_that_waits_for_another_request(how: str) -> None:
-    """An error at once, as nobody else would bring that request on."""
-    engine, _ = fresh()
-    errors: list[str] = []
-
-    def wait() -> None:
-        with pytest.raises(TrigraphError, match="cannot wait for a completion") as error:
-            getattr(engine.generate(tokens(9, 1), options(1)), how)()
-        errors.append(str(error.value))
-
-    request = engine.generate(tokens(9), options())
-    request.listen(wait)
-    request.begin()
-    request.result(LIMIT)
-    assert request.ids == alone(tokens(9), options())
-    assert errors
     rest(engine)
     assert_settled(engine)
 

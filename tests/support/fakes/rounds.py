@@ -1,5 +1,6 @@
 """Requests on the fake model, a round at a time, and their answers by definition."""
 
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -21,6 +22,8 @@ from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
 LOGITS = lru_cache(maxsize=None)(chaotic(VOCAB))
 CONTEXT = 64
+LIMIT = 240
+"""Seconds after which a test hangs."""
 
 
 def fresh(draft: bool = True, *, block: int = 0, window: int = 0, **sizes: int) -> tuple[Engine, FakeModel]:
@@ -95,6 +98,15 @@ def finish(engine: Engine, requests: list[Handle], limit: int = 1000) -> int:
             return number
         run_round(engine)
     raise AssertionError(f"not done after {limit} rounds: {[request.progress for request in requests]}")
+
+
+def rest(engine: Engine) -> None:
+    """Waits until nothing is left to do."""
+    until = time.monotonic() + LIMIT
+    while engine.load.running or engine.load.waiting:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    engine._driver.call(lambda: None)
 
 
 @pytest.fixture
