@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import platform
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnxruntime as ort
@@ -26,6 +27,7 @@ from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.cli.app import main
+from trigraph.runtime.device.heap import trim_heap
 from trigraph.runtime.execution import sessions
 from trigraph.runtime.requests.stats import peak_memory
 
@@ -62,10 +64,23 @@ _collected_at = [0]  # peaks
 
 
 def pytest_runtest_logfinish() -> None:
-    """Engines that Hypothesis or a failure holds in a cycle go before they add up."""
+    """What nobody has any more goes before it adds up.
+
+    Hypothesis or a failure may hold engines in a cycle, and the heap keeps hundreds of MB of PyTorch's models.
+    """
     if (peak := peak_memory() or 0) > _collected_at[-1] + 100_000_000:
         _collected_at.append(peak)
         gc.collect()
+        trim_heap()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_cached(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Engines and sessions that functions of a test file keep go with it."""
+    yield
+    for value in vars(request.module).values():
+        if isinstance(value, functools._lru_cache_wrapper) and value.__module__ == request.module.__name__:
+            value.cache_clear()
 
 
 @pytest.hookimpl(trylast=True)

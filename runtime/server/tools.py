@@ -60,7 +60,7 @@ class Tools:
             if kind in ("function", "custom"):
                 named = self._named(wanted)
             elif kind == "allowed_tools":
-                allowed = {self._named(tool) for tool in wanted.get("tools") or () if isinstance(tool, Mapping)}
+                allowed = {self._named(tool) for tool in _objects(wanted, "tool_choice")}
                 names = [name for name in names if name in allowed]
                 required = wanted.get("mode") == "required"
             else:
@@ -81,7 +81,7 @@ class Tools:
         for tool in tools:
             kind, name, text = tool.get("type"), tool.get("name"), tool.get("description")
             if kind == "namespace" and namespace is None and isinstance(name, str):
-                within = [one for one in tool.get("tools") or () if isinstance(one, Mapping)]
+                within = _objects(tool, "tools")
                 if within and isinstance(text, str):  # the first tells of all
                     within[0] = {**within[0], "description": f"{text}\n\n{within[0].get('description') or ''}".strip()}
                 self._add(within, name)
@@ -139,14 +139,22 @@ def call_of(name: str, namespace: str | None, text: str) -> dict[str, Any]:
     return {"name": function_name(name, namespace), "arguments": {INPUT: text}}
 
 
+def _objects(tool: Mapping[str, Any], param: str) -> list[Mapping[str, Any]]:
+    """The tools that one of a request lists. Raises ApiError for what is no list."""
+    tools = tool.get("tools") or []
+    if not isinstance(tools, list):
+        raise ApiError(f"the tools within {param} are {quote(tools)}; give a list of tools", param=param)
+    return [one for one in tools if isinstance(one, Mapping)]
+
+
 def _grammar(tool: Mapping[str, Any]) -> tuple[str, str] | None:
     """Syntax and text of a custom tool's grammar; chat completions have them one object deeper."""
     format = tool.get("format")
     if not isinstance(format, Mapping) or format.get("type") != "grammar":
         return None
-    format = format.get("grammar", format)
-    syntax, definition = format.get("syntax"), format.get("definition")
-    if syntax not in _SYNTAXES or not isinstance(definition, str):
+    given = format.get("grammar", format)
+    syntax, definition = (given.get("syntax"), given.get("definition")) if isinstance(given, Mapping) else (None, None)
+    if syntax not in [*_SYNTAXES] or not isinstance(definition, str):
         raise ApiError(
             f"the tool {quote(tool.get('name'))} has a grammar with the syntax {quote(syntax)}; give lark or regex, "
             "and a definition",

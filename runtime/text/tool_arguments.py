@@ -69,7 +69,7 @@ def types_of(argument: Any, parameters: Mapping[str, Any]) -> set[str]:
             continue
         seen.add(id(schema))
         named = schema.get("type")
-        declared = [named] if isinstance(named, str) else _list(named)
+        declared = [kind for kind in (_list(named) or [named]) if isinstance(kind, str)]
         values = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
         types.update(declared or (_TYPE_OF.get(type(value), "string") for value in values))
         waiting += [part for key in ("anyOf", "oneOf", "allOf") for part in _list(schema.get(key))]

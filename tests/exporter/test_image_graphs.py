@@ -23,6 +23,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.vision.tower import Tower, open_tower
 from trigraph.runtime import Engine, load
+from trigraph.runtime.device.heap import trim_heap
 from trigraph.runtime.engine.package_cache import cached_package
 from trigraph.runtime.images.image import ResizedImage
 
@@ -152,7 +153,10 @@ def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None
 def of_transformers(tower: Tower, pictures: list[ResizedImage]) -> list[npt.NDArray[np.float32]]:
     """Rows of images by its tower, whose memory is free afterwards."""
     oracle = load_tower(tower)
-    return [tower_embeddings(oracle, pixels.patches(tower.config), pixels.grid) for pixels in pictures]
+    rows = [tower_embeddings(oracle, pixels.patches(tower.config), pixels.grid) for pixels in pictures]
+    del oracle
+    trim_heap()
+    return rows
 
 
 def test_portable_packages_are_for_text(tmp_path: Path, operator_library: Path) -> None:

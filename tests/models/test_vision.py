@@ -18,6 +18,7 @@ from trigraph.models.rope_positions import ImageSpan, axes_of_pairs, positions_b
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.vision.reference import TowerReference
 from trigraph.models.vision.tower import Tower, open_tower
+from trigraph.runtime.device.heap import trim_heap
 
 # Of embeddings up to 5, and of logits up to 10; transformers computes some of it in float32.
 EMBEDDINGS, LOGITS, HEAD_LOGITS = 2e-5, 5e-5, 2e-4
@@ -78,7 +79,8 @@ def test_transformers_on_real_shapes(tmp_path: Path) -> None:
     images = [(random_patches(*size), (2 * size[0], 2 * size[1])) for size in ((1, 1), (13, 17), (2, 150))]
     oracle = load_tower(tower)
     expected = [tower_embeddings(oracle, *image) for image in images]
-    del oracle  # its memory, for the reference's
+    del oracle
+    trim_heap()  # its memory, for the reference's
     reference = TowerReference(tower)
     for (patches, grid), theirs in zip(images, expected, strict=True):
         assert difference(reference(patches, *grid), theirs) < EMBEDDINGS, grid

@@ -197,6 +197,7 @@ def test_the_tower_steps_back(seeing: SeeingPackages) -> None:
     def polite() -> int:
         return [priority(int(task)) for task in os.listdir("/proc/self/task")].count(own + 5)
 
+    gc.collect()  # engines that nobody has would take their threads along in the midst of it
     with load(seeing("tiny-dense", "F32"), context=256, threads=2) as engine:
         before = polite()
         engine.submit(prompt_of(9), Options(max_tokens=2)).result()

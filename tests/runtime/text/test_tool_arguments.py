@@ -33,6 +33,7 @@ def test_what_is_no_tool_is_refused(tool: Any) -> None:
         ({"$ref": "#/nowhere/at/all"}, set()),
         ({"description": "anything"}, set()),
         ({"type": 3, "enum": 4, "anyOf": 5, "$ref": 6}, set()),
+        ({"type": [{}, ["string"], "null"]}, {"null"}),
         (None, set()),
     ],
 )

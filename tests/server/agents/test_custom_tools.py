@@ -220,6 +220,8 @@ def test_what_is_ignored_is_said() -> None:
         ({"type": "custom", "name": "a b"}, "names of tools have"),
         ({"type": "namespace", "name": "a b", "tools": [{"type": "custom", "name": "c"}]}, "names of tools have"),
         ({**APPLY, "format": {**FORMAT, "syntax": "gbnf"}}, "lark or regex"),
+        ({**APPLY, "format": {**FORMAT, "syntax": ["lark"]}}, "lark or regex"),
+        ({**APPLY, "format": {"type": "grammar", "grammar": "lark"}}, "lark or regex"),
         ({**APPLY, "format": {**FORMAT, "definition": None}}, "a definition"),
         ({**APPLY, "format": {**FORMAT, "definition": "start: ("}}, "the tool 'apply_patch': the grammar"),
         ({**APPLY, "format": {**FORMAT, "syntax": "regex", "definition": "("}}, "the regular expression"),
@@ -228,6 +230,16 @@ def test_what_is_ignored_is_said() -> None:
 def test_a_tool_that_cannot_be_used(service: ServedModel, tool: dict[str, Any], text: str) -> None:
     with pytest.raises(ApiError, match=text):
         prompt(service, "/v1/responses", {"input": "Hi", "tools": [tool]})
+
+
+@pytest.mark.parametrize("tools", [5, "w", {"name": "w"}])
+def test_tools_within_are_a_list(service: ServedModel, tools: object) -> None:
+    for asked in (
+        {"tools": [{"type": "namespace", "name": "n", "tools": tools}]},
+        {"tools": [APPLY], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": tools}},
+    ):
+        with pytest.raises(ApiError, match="give a list"):
+            prompt(service, "/v1/responses", {"input": "Hi", **asked})
 
 
 def test_a_probe_without_input_is_answered() -> None:

@@ -90,7 +90,7 @@ def new_head(head: Any) -> Head:
 
 
 def as_tensors(torch: Any, weights: Weights) -> dict[str, Any]:
-    return {name: torch.tensor(value) for name, value in weights.items()}
+    return {name: torch.from_numpy(np.require(value, requirements=["C", "W"])) for name, value in weights.items()}
 
 
 def transformers_config(model: Model) -> dict[str, Any]:
