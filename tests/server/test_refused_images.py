@@ -179,7 +179,7 @@ def test_a_model_that_reads_text_only() -> None:
         assert answer.status_code == 400
         message = answer.json()["error"]["message"]
         assert message.startswith("messages[0].content[1].image_url.url is an image, and the model reads text only")
-        assert "--mmproj" in message
+        assert "mmproj-*.gguf" in message
         (model,) = httpx.get(f"{url}/v1/models").json()["data"]
         assert model["architecture"]["input_modalities"] == ["text"] and "images" not in model["meta"]
         assert httpx.get(f"{url}/props").json()["modalities"]["vision"] is False

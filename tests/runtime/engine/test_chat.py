@@ -232,7 +232,7 @@ def test_a_full_context_forgets_the_oldest_questions(capsys: pytest.CaptureFixtu
     assert conversation.messages[0]["role"] == "system" and conversation.messages[1]["content"] != QUESTIONS[0]
     assert conversation.messages[-2]["content"] == QUESTIONS[-1]
     kept = conversation.messages
-    with pytest.raises(TrigraphError, match=r"must have 1 to 200, .*--ctx-size; /reset starts over"):
+    with pytest.raises(TrigraphError, match=r"must have 1 to 200, .*larger context; /reset starts over"):
         chat.take("x" * 300)
     assert conversation.messages == kept, "what never fits forgets nothing"
 
