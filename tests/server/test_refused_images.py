@@ -240,7 +240,8 @@ def test_damaged_images_do_no_harm(sighted_url: str, sighted: Seeing) -> None:
     assert_settled(sighted.engine)
 
 
-def test_other_requests_go_on_while_an_image_is_read(sighted_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def held_reader(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Set when an image begins to be read, and to be set for it to go on."""
     entered, held, read = threading.Event(), threading.Event(), ImageReader.read
 
     def slow(reader: ImageReader, given: Any, name: str = "") -> ResizedImage:
@@ -249,6 +250,11 @@ def test_other_requests_go_on_while_an_image_is_read(sighted_url: str, monkeypat
         return read(reader, given, name)
 
     monkeypatch.setattr(ImageReader, "read", slow)
+    return entered, held
+
+
+def test_other_requests_go_on_while_an_image_is_read(sighted_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, held = held_reader(monkeypatch)
     body = {"messages": [{"role": "user", "content": [chat_image(uri("gif"))]}]}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.post, f"{sighted_url}/v1/chat/completions", json=body, timeout=90)
@@ -269,14 +275,7 @@ def test_the_time_of_all_images_is_limited(client: Any, monkeypatch: pytest.Monk
 def test_images_of_too_many_requests(sighted_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They took all threads that read requests, so that no other was answered."""
     monkeypatch.setattr("trigraph.runtime.server.images._readers", threading.BoundedSemaphore(1))
-    entered, held, read = threading.Event(), threading.Event(), ImageReader.read
-
-    def slow(reader: ImageReader, given: Any, name: str = "") -> ResizedImage:
-        entered.set()
-        assert held.wait(60)
-        return read(reader, given, name)
-
-    monkeypatch.setattr(ImageReader, "read", slow)
+    entered, held = held_reader(monkeypatch)
     body = {"messages": [{"role": "user", "content": [chat_image(uri("gif"))]}]}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.post, f"{sighted_url}/v1/chat/completions", json=body, timeout=90)
