@@ -33,7 +33,7 @@ class RopeScaling:
         Raises TrigraphError for a theta that does not slow any pair.
         """
         if theta <= 1:
-            raise TrigraphError(f"rope.freq_base is {theta}, and YaRN needs more than 1; use rope_scaling none")
+            raise TrigraphError(f"rope.freq_base is {theta}, and YaRN needs more than 1; use rope_scaling=none")
 
         def pair(turns: float) -> float:
             return dims * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))

@@ -187,7 +187,7 @@ def _shorter(limits: StateLimits, manifest: Manifest, config: EngineConfig) -> l
     """Says that the context is not the model's own, where nobody asked for that."""
     if config.context is not None or limits.context == manifest.max_context:
         return []
-    return [f"context {limits.context:,} of {manifest.max_context:,}: what memory allows; context 0 asks for all"]
+    return [f"context {limits.context:,} of {manifest.max_context:,}: what memory allows; context=0 asks for all"]
 
 
 def _no_draft(manifest: Manifest, speculation: bool) -> str | None:

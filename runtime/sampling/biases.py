@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -23,9 +24,11 @@ class Biases(tuple[tuple[int, float], ...]):
     """
 
     def __new__(cls, pairs: Any) -> Biases:
-        """Raises TrigraphError for anything but a tuple or list of such pairs."""
+        """Raises TrigraphError for anything but a tuple, a list or an iterator of such pairs."""
         if isinstance(pairs, Biases):
             return pairs
+        if isinstance(pairs, Iterator):  # as dataclasses.asdict gives them
+            pairs = tuple(pairs)
         for pair in pairs if isinstance(pairs, tuple | list) else [pairs]:
             if not (isinstance(pair, tuple | list) and len(pair) == 2 and is_a(pair[0], int) and is_a(pair[1], float)):
                 raise TrigraphError(f"logit_bias has {quote(pair)}; give pairs of a token id and a number")

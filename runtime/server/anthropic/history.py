@@ -99,7 +99,7 @@ def _assistant(blocks: list[Block], number: int) -> Message:
         elif block.type == "tool_use":
             function = {"name": block.name or "", "arguments": block.input or {}}
             calls.append({"id": block.id, "type": "function", "function": function})
-        elif block.type in _KINDS - {"redacted_thinking"}:
+        elif block.type in _KINDS and block.type != "redacted_thinking":
             texts.append(_text(block, f"messages[{number}].content[{i}]"))
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if thoughts:

@@ -137,7 +137,7 @@ def test_a_context_that_memory_bounds(
     """It is said, unless it was asked for."""
     monkeypatch.setattr(Device, "free_memory", lambda self: 1)
     command = ["run", tiny_gguf, "--rope-scaling", "yarn:49", "-p", "a", "-n", 1, "-v"]
-    said = "note: context 32,768 of 100,352: what memory allows; context 0 asks for all"
+    said = "note: context 32,768 of 100,352: what memory allows; context=0 asks for all"
     for options, context in (([], 32768), (["-c", "0"], 100352), (["-c", "40k"], 40960)):
         result = trigraph(*command, *options)
         assert result.status == 0 and f"context {context}," in result.err, result.err

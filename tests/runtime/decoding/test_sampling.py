@@ -1,6 +1,6 @@
 """Sampling against formulas written out in NumPy, and its independence of everything but logits, seed and position."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -207,6 +207,12 @@ def test_choices_of_a_request_check_their_biases_once() -> None:
     second = replace(first, seed=1)
     assert Pair.looked_at == 2 and first.logit_bias is second.logit_bias
     assert Biases(second.logit_bias).banned == {5} and second.logit_bias == ((3, 1.0), (5, -np.inf))
+
+
+@pytest.mark.parametrize("bias", [(), ((3, 1.0), (5, -np.inf))])
+def test_sampling_as_a_dictionary(bias: tuple[tuple[int, float], ...]) -> None:
+    sampling = Sampling(seed=4, logit_bias=bias)
+    assert Sampling(**asdict(sampling)) == sampling and asdict(sampling)["logit_bias"] == bias
 
 
 def test_biases_of_tokens_out_of_the_vocabulary_are_refused() -> None:
